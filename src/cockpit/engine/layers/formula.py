@@ -1,0 +1,174 @@
+"""The register of layer formulas: from a layer's input and output gradient to per-example gradients.
+
+A formula is one decorated function::
+
+    @formula(nn.Linear, features=1)
+    def linear(call: Call) -> dict[str, Part]: ...
+
+It receives a `Call` (what the layer saw going forward and what came back) and returns a `Part` for each of the
+layer's own parameters, by attribute name. Formulas know nothing of loss scaling or batch layout: the output
+gradients arrive as those of the examples' own losses, and `Call.split` cuts any tensor into [N, T, *features].
+
+A formula need not be trusted: before it is used on a model, coverage compares it with autograd on the live
+graph (`cockpit.engine.coverage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cockpit.engine.parts import Part
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the examples are: an axis of R·N entries, example index slowest (``minor=False``) or fastest."""
+
+    axis: int = 0
+    minor: bool = False
+
+    def split(self, x: Tensor, examples: int, features: int) -> Tensor:
+        """Return ``x`` as [N, T, *features]; T collects everything in front that is not the example."""
+        tail = x.shape[x.ndim - features :]
+        if x.ndim == features:  # an unbatched call belongs to the only example
+            return x.reshape(1, 1, *tail)
+        repeats = x.shape[self.axis] // examples
+        sizes = (repeats, examples) if self.minor else (examples, repeats)
+        x = x.unflatten(self.axis, sizes).movedim(self.axis + int(self.minor), 0)
+        return x.reshape(examples, -1, *tail)
+
+    def expand(self, values: Tensor, x: Tensor) -> Tensor:
+        """Shape one value per example so that it broadcasts against ``x``."""
+        if x.ndim == 0 or x.shape[self.axis] == 0:
+            return values.reshape(-1)[:1].reshape([1] * x.ndim)
+        repeats = x.shape[self.axis] // len(values)
+        flat = values.repeat(repeats) if self.minor else values.repeat_interleave(repeats)
+        return flat.reshape([-1 if k == self.axis else 1 for k in range(x.ndim)])
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """What is needed to run a layer's forward pass again to the bit: random states and autocast."""
+
+    cpu: Tensor
+    device: torch.device
+    device_state: Tensor | None
+    autocast: torch.dtype | None
+
+    @staticmethod
+    def now(device: torch.device) -> Replay:
+        """Record the state just before a forward pass."""
+        state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        on = torch.is_autocast_enabled(device.type)
+        return Replay(
+            torch.get_rng_state(), device, state, torch.get_autocast_dtype(device.type) if on else None
+        )
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Restore the recorded state inside the block, and the present one after it."""
+        devices = [self.device] if self.device_state is not None else []
+        with (
+            torch.random.fork_rng(devices),
+            torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None),
+        ):
+            torch.set_rng_state(self.cpu)
+            if self.device_state is not None:
+                torch.cuda.set_rng_state(self.device_state, self.device)
+            yield
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One forward call of a layer and what came back through it.
+
+    ``grads`` are the gradients of the output tensors (None where none came), already those of the examples' own
+    losses. ``layouts`` say for each output tensor where its examples are; ``keep`` names the examples that count
+    (None: all of them).
+    """
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    grads: tuple[Tensor | None, ...]
+    examples: int
+    layouts: tuple[Layout, ...]
+    keep: Tensor | None = None
+    replay: Replay | None = None
+
+    def split(self, x: Tensor, features: int, layout: Layout | None = None) -> Tensor:
+        """Cut ``x`` into [N, T, *features] along the first output's layout (or the one given)."""
+        x = (layout or self.layouts[0]).split(x, self.examples, features)
+        return x if self.keep is None else x[self.keep]
+
+
+Candidates = Callable[[nn.Module, tuple[Tensor, ...], int], list[tuple[Layout, ...]]]
+"""(module, outputs, N) -> the ways the examples may lie in the outputs, likeliest first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Formula:
+    """A registered layer formula and what capture must know about it."""
+
+    parts: Callable[[Call], dict[str, Part]]
+    candidates: Candidates
+    refuses: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], str | None]
+    replays: Callable[[nn.Module], bool]
+
+
+FORMULAS: dict[type[nn.Module], Formula] = {}
+
+
+def leading(features: int | Callable[[nn.Module, Tensor], int]) -> Candidates:
+    """Candidates for one output whose examples lie in an axis in front of its ``features`` last axes."""
+
+    def candidates(module: nn.Module, outputs: tuple[Tensor, ...], n: int) -> list[tuple[Layout, ...]]:
+        out = outputs[0]
+        last = features if isinstance(features, int) else features(module, out)
+        front = out.shape[: out.ndim - last]
+        if n == 1 or not front:
+            return [(Layout(),)] if n == 1 else []
+        exact = [(Layout(k),) for k, size in enumerate(front) if size == n]
+        several = [k for k, size in enumerate(front) if size > n and size % n == 0]
+        return exact + [(Layout(k, minor),) for k in several for minor in (False, True)]
+
+    return candidates
+
+
+def formula(
+    *types: type[nn.Module],
+    features: int | Callable[[nn.Module, Tensor], int] = 1,
+    candidates: Candidates | None = None,
+    refuses: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], str | None] = lambda m, a, k: None,
+    replays: Callable[[nn.Module], bool] = lambda m: False,
+) -> Callable[[Callable[[Call], dict[str, Part]]], Callable[[Call], dict[str, Part]]]:
+    """Register a layer formula.
+
+    Args:
+        types: the module classes it serves; subclasses too, as long as they do not override ``forward``.
+        features: how many last axes of the output are not batch (may depend on the module and the output).
+        candidates: instead of ``features``, for layers with several outputs.
+        refuses: returns why a particular call is beyond the formula (it then goes to the fallback), or None.
+        replays: whether the formula runs the layer again and needs the random state from before the call.
+    """
+
+    def register(fn: Callable[[Call], dict[str, Part]]) -> Callable[[Call], dict[str, Part]]:
+        for cls in types:
+            FORMULAS[cls] = Formula(fn, candidates or leading(features), refuses, replays)
+        return fn
+
+    return register
+
+
+def formula_for(module: nn.Module) -> Formula | None:
+    """Return the formula of the nearest class whose ``forward`` the module really uses."""
+    for cls in type(module).__mro__:
+        if cls in FORMULAS:
+            return FORMULAS[cls] if type(module).forward is cls.forward else None
+    return None

@@ -1,0 +1,187 @@
+"""Parts: what one use of a parameter contributes to its per-example gradients, in its cheapest form.
+
+Axes: N examples, T uses of the parameter within one example (tokens, pixels, time steps), G groups, I inputs,
+O outputs. Scale: a part always holds the gradients of the examples' own losses, never divided by N.
+
+Every form answers the same four questions. Two of them are linear in the gradient (`dot`, `total`), so they
+add over the uses of a parameter; anything else (norms, squares, histograms) must see the sum over all uses
+first and is therefore asked of `ExampleGradients`, which joins parts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return ``x`` in a dtype whose squares and sums can be trusted: half precisions become float32."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+class Part(ABC):
+    """One use's per-example gradients; rows are examples."""
+
+    examples: int
+    shape: torch.Size
+
+    @abstractmethod
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Return the gradients of examples ``start`` to ``stop``, [n, *shape]."""
+
+    @abstractmethod
+    def dot(self, direction: Tensor) -> Tensor:
+        """Return $g_i^\\top v$ for every example, [N]."""
+
+    @abstractmethod
+    def total(self, weights: Tensor | None = None) -> Tensor:
+        """Return $\\sum_i w_i g_i$ without forming $g_i$; weights default to one."""
+
+    def factors(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
+        """Return (a [n, G, T, I], b [n, G, T, O]) with $g = \\sum_t b_t a_t^\\top$, or None where no such form exists."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Part):
+    """Gradients written out, [N, *shape]: for small parameters and for what only the fallback knows."""
+
+    gradients: Tensor
+
+    @property
+    def examples(self) -> int:  # type: ignore[override]
+        """Number of examples."""
+        return self.gradients.shape[0]
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        """Shape of the parameter."""
+        return self.gradients.shape[1:]
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Slice."""
+        return self.gradients[start:stop]
+
+    def dot(self, direction: Tensor) -> Tensor:
+        """Contract."""
+        return self.gradients.flatten(1) @ direction.flatten().to(self.gradients)
+
+    def total(self, weights: Tensor | None = None) -> Tensor:
+        """Sum."""
+        if weights is None:
+            return self.gradients.sum(0)
+        return torch.tensordot(weights.to(self.gradients), self.gradients, dims=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Outer(Part):
+    """Sums of outer products, $g_i = \\sum_t b_{it} a_{it}^\\top$ in each of G groups: linear layers.
+
+    ``a`` is [N, G, T, I], ``b`` is [N, G, T, O]; the gradient [G·O, I] is viewed as ``shape``.
+    """
+
+    a: Tensor
+    b: Tensor
+    shape: torch.Size
+
+    @property
+    def examples(self) -> int:  # type: ignore[override]
+        """Number of examples."""
+        return self.a.shape[0]
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Return one batched product."""
+        g = self.b[start:stop].transpose(-1, -2) @ self.a[start:stop]
+        return g.reshape(-1, *self.shape)
+
+    def dot(self, direction: Tensor) -> Tensor:
+        """Return $\\sum_t b_t^\\top V a_t$."""
+        groups, inputs, outputs = self.a.shape[1], self.a.shape[3], self.b.shape[3]
+        v = direction.reshape(groups, outputs, inputs).to(self.b)
+        return ((self.b @ v) * self.a).sum((1, 2, 3))
+
+    def total(self, weights: Tensor | None = None) -> Tensor:
+        """Return one product over examples and uses together."""
+        b = self.b if weights is None else self.b * weights.to(self.b)[:, None, None, None]
+        return torch.einsum("ngto,ngti->goi", b, self.a).reshape(self.shape)
+
+    def factors(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Slice."""
+        return self.a[start:stop], self.b[start:stop]
+
+
+@dataclass(frozen=True, eq=False)
+class Lazy(Part):
+    """Outer products whose factors are formed for a block of examples at a time: convolutions.
+
+    ``outer(start, stop)`` builds the factors (an unfolded image is kernel-size times as large as the image, so
+    it is never kept); ``block`` says how many examples fit into memory at once.
+    """
+
+    outer: Callable[[int, int], Outer]
+    examples: int
+    shape: torch.Size
+    block: int
+
+    def _blocks(self) -> list[tuple[int, int]]:
+        return [(i, min(i + self.block, self.examples)) for i in range(0, self.examples, self.block)]
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Return the block's gradients."""
+        return self.outer(start, stop).dense(0, stop - start)
+
+    def dot(self, direction: Tensor) -> Tensor:
+        """Contract block by block."""
+        return torch.cat([self.outer(i, j).dot(direction) for i, j in self._blocks()])
+
+    def total(self, weights: Tensor | None = None) -> Tensor:
+        """Sum block by block."""
+        parts = [self.outer(i, j).total(None if weights is None else weights[i:j]) for i, j in self._blocks()]
+        return torch.stack(parts).sum(0)
+
+    def factors(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return the block's factors."""
+        return self.outer(start, stop).factors(0, stop - start)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows(Part):
+    """Gradients that touch few rows of a table: embeddings. ``ids`` [N, T], ``b`` [N, T, O], shape [V, O]."""
+
+    ids: Tensor
+    b: Tensor
+    shape: torch.Size
+
+    @property
+    def examples(self) -> int:  # type: ignore[override]
+        """Number of examples."""
+        return self.ids.shape[0]
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Scatter into tables."""
+        n, (rows, width) = stop - start, self.shape
+        keys = self.ids[start:stop] + rows * torch.arange(n, device=self.ids.device)[:, None]
+        table = self.b.new_zeros(n * rows, width)
+        table.index_add_(0, keys.flatten(), self.b[start:stop].reshape(-1, width))
+        return table.view(n, rows, width)
+
+    def dot(self, direction: Tensor) -> Tensor:
+        """Look the touched rows up and contract."""
+        return (direction.to(self.b)[self.ids] * self.b).sum((1, 2))
+
+    def total(self, weights: Tensor | None = None) -> Tensor:
+        """Scatter all examples into one table."""
+        b = self.b if weights is None else self.b * weights.to(self.b)[:, None, None]
+        table = self.b.new_zeros(self.shape)
+        return table.index_add_(0, self.ids.flatten(), b.reshape(-1, self.shape[1]))
+
+    def segments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum what falls on the same row of the same example: (sums [K, O], example [K], row [K])."""
+        keys = (self.ids + self.shape[0] * torch.arange(self.examples, device=self.ids.device)[:, None]).flatten()
+        unique, where = torch.unique(keys, return_inverse=True)
+        sums = self.b.new_zeros(len(unique), self.shape[1]).index_add_(0, where, self.b.reshape(-1, self.shape[1]))
+        return sums, unique // self.shape[0], unique % self.shape[0]
