@@ -35,14 +35,18 @@ class Part(ABC):
 
     @abstractmethod
     def dot(self, direction: Tensor) -> Tensor:
-        """Return $g_i^\\top v$ for every example, [N]."""
+        r"""Return $g_i^\top v$ for every example, [N]."""
 
     @abstractmethod
     def total(self, weights: Tensor | None = None) -> Tensor:
-        """Return $\\sum_i w_i g_i$ without forming $g_i$; weights default to one."""
+        r"""Return $\sum_i w_i g_i$ without forming $g_i$; weights default to one."""
 
     def factors(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
-        """Return (a [n, G, T, I], b [n, G, T, O]) with $g = \\sum_t b_t a_t^\\top$, or None where no such form exists."""
+        r"""Return (a [n, G, T, I], b [n, G, T, O]) with $g = \sum_t b_t a_t^\top$, or None without such a form."""
+        return None
+
+    def sizes(self) -> tuple[int, int, int, int] | None:
+        """Return (G, T, I, O) of the factors, or None where no such form exists."""
         return None
 
 
@@ -68,7 +72,7 @@ class Dense(Part):
 
     def dot(self, direction: Tensor) -> Tensor:
         """Contract."""
-        return self.gradients.flatten(1) @ direction.flatten().to(self.gradients)
+        return torch.tensordot(self.gradients, direction.to(self.gradients), dims=direction.ndim)
 
     def total(self, weights: Tensor | None = None) -> Tensor:
         """Sum."""
@@ -79,7 +83,7 @@ class Dense(Part):
 
 @dataclass(frozen=True, eq=False)
 class Outer(Part):
-    """Sums of outer products, $g_i = \\sum_t b_{it} a_{it}^\\top$ in each of G groups: linear layers.
+    r"""Sums of outer products, $g_i = \sum_t b_{it} a_{it}^\top$ in each of G groups: linear layers.
 
     ``a`` is [N, G, T, I], ``b`` is [N, G, T, O]; the gradient [G·O, I] is viewed as ``shape``.
     """
@@ -96,13 +100,15 @@ class Outer(Part):
     def dense(self, start: int, stop: int) -> Tensor:
         """Return one batched product."""
         g = self.b[start:stop].transpose(-1, -2) @ self.a[start:stop]
-        return g.reshape(-1, *self.shape)
+        return g.reshape(len(g), *self.shape)
 
     def dot(self, direction: Tensor) -> Tensor:
-        """Return $\\sum_t b_t^\\top V a_t$."""
-        groups, inputs, outputs = self.a.shape[1], self.a.shape[3], self.b.shape[3]
+        r"""Return $\sum_t b_t^\top V a_t$."""
+        groups, _, inputs, outputs = self.sizes()
         v = direction.reshape(groups, outputs, inputs).to(self.b)
-        return ((self.b @ v) * self.a).sum((1, 2, 3))
+        if inputs <= outputs:  # the same work either way, but the intermediate is the smaller one
+            return ((self.b @ v) * self.a).sum((1, 2, 3))
+        return ((self.a @ v.transpose(-1, -2)) * self.b).sum((1, 2, 3))
 
     def total(self, weights: Tensor | None = None) -> Tensor:
         """Return one product over examples and uses together."""
@@ -113,13 +119,18 @@ class Outer(Part):
         """Slice."""
         return self.a[start:stop], self.b[start:stop]
 
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Read the factors' shapes."""
+        _, groups, uses, inputs = self.a.shape
+        return groups, uses, inputs, self.b.shape[3]
+
 
 @dataclass(frozen=True, eq=False)
 class Lazy(Part):
     """Outer products whose factors are formed for a block of examples at a time: convolutions.
 
-    ``outer(start, stop)`` builds the factors (an unfolded image is kernel-size times as large as the image, so
-    it is never kept); ``block`` says how many examples fit into memory at once.
+    ``outer(start, stop)`` builds the factors (an unfolded image is kernel-size times as large as the image,
+    so it is never kept); ``block`` says how many examples fit into memory at once.
     """
 
     outer: Callable[[int, int], Outer]
@@ -127,25 +138,34 @@ class Lazy(Part):
     shape: torch.Size
     block: int
 
-    def _blocks(self) -> list[tuple[int, int]]:
-        return [(i, min(i + self.block, self.examples)) for i in range(0, self.examples, self.block)]
+    def _blocks(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Cut a range of examples; one empty block where it is empty."""
+        return [(i, min(i + self.block, stop)) for i in range(start, max(stop, start + 1), self.block)]
 
     def dense(self, start: int, stop: int) -> Tensor:
-        """Return the block's gradients."""
-        return self.outer(start, stop).dense(0, stop - start)
+        """Multiply block by block: factors may be far larger than the gradients."""
+        return torch.cat([self.outer(i, j).dense(0, j - i) for i, j in self._blocks(start, stop)])
 
     def dot(self, direction: Tensor) -> Tensor:
         """Contract block by block."""
-        return torch.cat([self.outer(i, j).dot(direction) for i, j in self._blocks()])
+        return torch.cat([self.outer(i, j).dot(direction) for i, j in self._blocks(0, self.examples)])
 
     def total(self, weights: Tensor | None = None) -> Tensor:
         """Sum block by block."""
-        parts = [self.outer(i, j).total(None if weights is None else weights[i:j]) for i, j in self._blocks()]
-        return torch.stack(parts).sum(0)
+        total: Tensor | None = None
+        for i, j in self._blocks(0, self.examples):
+            part = self.outer(i, j).total(None if weights is None else weights[i:j])
+            total = part if total is None else total + part
+        assert total is not None
+        return total
 
     def factors(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return the block's factors."""
         return self.outer(start, stop).factors(0, stop - start)
+
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Form one example's factors and read their shapes."""
+        return self.outer(0, min(1, self.examples)).sizes()
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +200,17 @@ class Rows(Part):
         return table.index_add_(0, self.ids.flatten(), b.reshape(-1, self.shape[1]))
 
     def segments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum what falls on the same row of the same example: (sums [K, O], example [K], row [K])."""
-        keys = (self.ids + self.shape[0] * torch.arange(self.examples, device=self.ids.device)[:, None]).flatten()
-        unique, where = torch.unique(keys, return_inverse=True)
-        sums = self.b.new_zeros(len(unique), self.shape[1]).index_add_(0, where, self.b.reshape(-1, self.shape[1]))
-        return sums, unique // self.shape[0], unique % self.shape[0]
+        """Sum what falls on the same row of the same example: (sums [N·T, O], example [N·T], row [N·T]).
+
+        The distinct rows come first; what is left over has zero sums at row 0 of example 0. The length does
+        not depend on the ids, so a GPU is not made to wait for them.
+        """
+        offsets = self.shape[0] * torch.arange(self.examples, device=self.ids.device)[:, None]
+        keys, order = (self.ids + offsets).flatten().sort()
+        new = torch.ones_like(keys)
+        new[1:] = keys[1:] != keys[:-1]
+        where = new.cumsum(0) - 1
+        b = self.b.reshape(-1, self.shape[1])
+        sums = torch.zeros_like(b).index_add_(0, where, b[order])
+        distinct = torch.zeros_like(keys).scatter_(0, where, keys)
+        return sums, distinct // self.shape[0], distinct % self.shape[0]

@@ -5,9 +5,10 @@ A formula is one decorated function::
     @formula(nn.Linear, features=1)
     def linear(call: Call) -> dict[str, Part]: ...
 
-It receives a `Call` (what the layer saw going forward and what came back) and returns a `Part` for each of the
-layer's own parameters, by attribute name. Formulas know nothing of loss scaling or batch layout: the output
-gradients arrive as those of the examples' own losses, and `Call.split` cuts any tensor into [N, T, *features].
+It receives a `Call` (what the layer saw going forward and what came back) and returns a `Part` for each of
+the layer's own parameters, by attribute name. Formulas know nothing of loss scaling or batch layout: the
+output gradients arrive as those of the examples' own losses, and `Call.split` cuts any tensor into
+[N, T, *features].
 
 A formula need not be trusted: before it is used on a model, coverage compares it with autograd on the live
 graph (`cockpit.engine.coverage`).
@@ -18,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from inspect import Signature, signature
 from typing import Any
 
 import torch
@@ -88,9 +91,9 @@ class Replay:
 class Call:
     """One forward call of a layer and what came back through it.
 
-    ``grads`` are the gradients of the output tensors (None where none came), already those of the examples' own
-    losses. ``layouts`` say for each output tensor where its examples are; ``keep`` names the examples that count
-    (None: all of them).
+    ``grads`` are the gradients of the output tensors (None where none came), already those of the examples'
+    own losses. ``layouts`` say for each output tensor where its examples are; ``keep`` names the examples that
+    count (None: all of them).
     """
 
     module: nn.Module
@@ -102,10 +105,41 @@ class Call:
     keep: Tensor | None = None
     replay: Replay | None = None
 
+    @property
+    def input(self) -> Tensor:
+        """The first input, however it was passed."""
+        x = self.args[0] if self.args else next(iter(self.kwargs.values()))
+        assert isinstance(x, Tensor)
+        return x
+
+    @property
+    def grad(self) -> Tensor:
+        """The gradient of the only output."""
+        (dy,) = self.grads
+        assert dy is not None
+        return dy
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What ``forward`` received, by name."""
+        return arguments(self.module, self.args, self.kwargs)
+
     def split(self, x: Tensor, features: int, layout: Layout | None = None) -> Tensor:
         """Cut ``x`` into [N, T, *features] along the first output's layout (or the one given)."""
         x = (layout or self.layouts[0]).split(x, self.examples, features)
         return x if self.keep is None else x[self.keep]
+
+
+@lru_cache(maxsize=256)
+def _signature(forward: Callable[..., Any]) -> Signature:
+    return signature(forward)
+
+
+def arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``forward`` received, by name, defaults filled in."""
+    bound = _signature(type(module).forward).bind(module, *args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 Candidates = Callable[[nn.Module, tuple[Tensor, ...], int], list[tuple[Layout, ...]]]
@@ -134,7 +168,7 @@ def leading(features: int | Callable[[nn.Module, Tensor], int]) -> Candidates:
         front = out.shape[: out.ndim - last]
         if n == 1 or not front:
             return [(Layout(),)] if n == 1 else []
-        exact = [(Layout(k),) for k, size in enumerate(front) if size == n]
+        exact: list[tuple[Layout, ...]] = [(Layout(k),) for k, size in enumerate(front) if size == n]
         several = [k for k, size in enumerate(front) if size > n and size % n == 0]
         return exact + [(Layout(k, minor),) for k in several for minor in (False, True)]
 

@@ -1,16 +1,39 @@
 """Linear and Bilinear layers with any leading axes."""
 
-from torch import nn
+from torch import Tensor, nn
 
+from cockpit.engine import gradients
 from cockpit.engine.layers.formula import Call, formula
-from cockpit.engine.parts import Dense, Outer, Part, wide
+from cockpit.engine.parts import Dense, Lazy, Outer, Part, wide
 
 
 @formula(nn.Linear, features=1)
 def linear(call: Call) -> dict[str, Part]:
-    """$g_i = \\sum_t \\delta_{it} a_{it}^\\top$, bias $\\sum_t \\delta_{it}$."""
-    (dy,) = call.grads
-    assert dy is not None
-    a, b = wide(call.split(call.args[0], 1)), wide(call.split(dy, 1))
+    r"""$g_i = \sum_t \delta_{it} a_{it}^\top$, bias $\sum_t \delta_{it}$."""
     weight = call.module.weight
-    return {"weight": Outer(a[:, None].to(b), b[:, None], weight.shape), "bias": Dense(b.sum(1))}
+    assert isinstance(weight, Tensor)
+    a, b = wide(call.split(call.input, 1)), wide(call.split(call.grad, 1))
+    return {"weight": outer(a, b, weight), "bias": Dense(b.sum(1))}
+
+
+@formula(nn.Bilinear, features=1)
+def bilinear(call: Call) -> dict[str, Part]:
+    r"""A linear layer whose input is $x_1 \otimes x_2$, which is formed for a few examples at a time."""
+    given, weight = call.arguments, call.module.weight
+    assert isinstance(weight, Tensor)
+    b = wide(call.split(call.grad, 1))
+    x1, x2 = (wide(call.split(given[name], 1)).to(b) for name in ("input1", "input2"))
+
+    def block(start: int, stop: int) -> Outer:
+        pairs = x1[start:stop, :, :, None] * x2[start:stop, :, None, :]
+        return outer(pairs.flatten(2), b[start:stop], weight)
+
+    examples, uses, outputs = b.shape
+    numbers = uses * (x1.shape[2] * x2.shape[2] + outputs)
+    size = max(1, gradients.BLOCK // numbers)
+    return {"weight": Lazy(block, examples, weight.shape, size), "bias": Dense(b.sum(1))}
+
+
+def outer(a: Tensor, b: Tensor, weight: Tensor) -> Outer:
+    """Return the part of a weight [O, I] with inputs ``a`` [N, T, I] and output gradients ``b`` [N, T, O]."""
+    return Outer(a[:, None].to(b), b[:, None], weight.shape)

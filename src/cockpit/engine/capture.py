@@ -1,0 +1,190 @@
+"""Capture: sees layers on their way forward and gradients on their way back; the only file with hooks.
+
+A forward hook on every layer that has a formula keeps the layer's inputs with a hook on its output tensor.
+(Module backward hooks fail after in-place operations; tensor hooks do not.) Going back, the output gradients are
+handed to whoever `receive`s at that moment, and to nobody otherwise: tensor hooks also fire for
+``autograd.grad`` and for evaluation passes of the user's own.
+
+The kept inputs are owned by the autograd graph (through the hook), never by us: when the graph dies, so do they.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
+
+from cockpit.engine.layers.formula import Call, Formula, Layout, Replay, formula_for
+
+Receiver = Callable[["Use", tuple[Tensor | None, ...]], None]
+
+
+class Use:
+    """One forward call of a layer, waiting for its output gradients."""
+
+    def __init__(
+        self, name: str, module: nn.Module, formula: Formula, args: Any, kwargs: Any, outputs: list[Tensor]
+    ) -> None:
+        self.name, self.module, self.formula = name, module, formula
+        self.args: tuple[Any, ...] = tree_map(_detached, args)
+        self.kwargs: Mapping[str, Any] = tree_map(_detached, kwargs)
+        self.shapes = tuple(t.shape for t in outputs)
+        self.versions = [t._version for t in _tensors((args, kwargs))]
+        self.refused = formula.refuses(module, self.args, self.kwargs)
+        self.replay: Replay | None = None
+        self.key = (name, tuple(len(shape) for shape in self.shapes))
+
+    def candidates(self, examples: int) -> list[tuple[Layout, ...]]:
+        """Return the ways the examples may lie in this call's outputs."""
+        outputs = tuple(torch.empty(shape, device="meta") for shape in self.shapes)
+        return self.formula.candidates(self.module, outputs, examples)
+
+    def call(
+        self,
+        grads: tuple[Tensor | None, ...],
+        examples: int,
+        layouts: tuple[Layout, ...],
+        keep: Tensor | None = None,
+    ) -> Call:
+        """Return the call as formulas see it."""
+        return Call(self.module, self.args, self.kwargs, grads, examples, layouts, keep, self.replay)
+
+    def intact(self) -> bool:
+        """Say whether the kept inputs are still what the layer saw (nobody wrote into them since)."""
+        return [t._version for t in _tensors((self.args, self.kwargs))] == self.versions
+
+
+class Capture:
+    """Hooks on a model's layers, present only while armed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._handles: list[RemovableHandle] = []
+        self._uses: list[weakref.ref[Use]] = []
+        self._receiver: Receiver | None = None
+        self._replays: dict[str, list[Replay]] = {}
+        self.outputs: list[Tensor] = []
+        self.keep_outputs = False
+        self.on_outputs: Callable[[list[Tensor], int], None] | None = None
+        self.examples = 0
+        self.failure: BaseException | None = None
+
+    @property
+    def armed(self) -> bool:
+        """Whether hooks are in place."""
+        return bool(self._handles)
+
+    def arm(self) -> None:
+        """Place the hooks (idempotent)."""
+        if self.armed:
+            return
+        for name, module in self._model.named_modules():
+            formula = formula_for(module)
+            if formula is None or not any(p.requires_grad for p in module.parameters()):
+                continue
+            if formula.replays(module):
+                self._handles.append(
+                    module.register_forward_pre_hook(partial(self._before, name), with_kwargs=True)
+                )
+            hook = partial(self._forward, name, formula)
+            self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
+        self._handles.append(self._model.register_forward_hook(self._root, with_kwargs=True))
+
+    def disarm(self) -> None:
+        """Remove every hook and forget what was seen."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the calls seen so far (their graphs keep what they need)."""
+        self._uses.clear()
+        self._replays.clear()
+        self.outputs.clear()
+        self.failure = None
+
+    def signature(self) -> tuple[Any, ...]:
+        """Describe the forward pass: which layers were called, in which shape classes, in which mode."""
+        return tuple((*use.key, use.module.training, use.refused) for use in self.uses())
+
+    def uses(self) -> list[Use]:
+        """Return the calls whose graphs are alive, in forward order."""
+        return [use for ref in self._uses if (use := ref()) is not None]
+
+    def numbered(self) -> list[tuple[Use, int]]:
+        """Return the calls with their number among the calls of the same layer in the same shape class."""
+        counts: dict[tuple[object, ...], int] = {}
+        numbered = []
+        for use in self.uses():
+            counts[use.key] = counts.get(use.key, -1) + 1
+            numbered.append((use, counts[use.key]))
+        return numbered
+
+    @contextmanager
+    def receive(self, receiver: Receiver) -> Iterator[None]:
+        """Hand output gradients to ``receiver(use, grads)`` inside the block."""
+        before, self._receiver = self._receiver, receiver
+        try:
+            yield
+        finally:
+            self._receiver = before
+
+    def _before(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        tensors = _tensors((args, kwargs))
+        if torch.is_grad_enabled() and tensors:
+            self._replays.setdefault(name, []).append(Replay.now(tensors[0].device))
+
+    def _forward(
+        self, name: str, formula: Formula, module: nn.Module, args: Any, kwargs: Any, output: Any
+    ) -> None:
+        outputs = [t for t in _tensors(output) if t.requires_grad]
+        if not outputs or not torch.is_grad_enabled():
+            return
+        try:
+            use = Use(name, module, formula, args, kwargs, outputs)
+            states = self._replays.pop(name, None)
+            use.replay = states[-1] if states else None
+            self._uses.append(weakref.ref(use))
+            if len(outputs) == 1:
+                outputs[0].register_hook(partial(self._one, use))
+            else:
+                torch.autograd.graph.register_multi_grad_hook(outputs, partial(self._all, use))
+        except Exception as failure:  # watching must never break a forward pass
+            self.failure = failure
+
+    def _root(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        tensors = [t for t in _tensors(output) if t.requires_grad and t.is_floating_point()]
+        if tensors and torch.is_grad_enabled():
+            inputs = [t for t in _tensors((args, kwargs)) if t.ndim > 0]
+            self.examples = inputs[0].shape[0] if inputs else 0
+            if self.keep_outputs:  # the only tensors we hold ourselves; the newest calls are enough
+                self.outputs = [*self.outputs, *tensors][-16:]
+            if self.on_outputs is not None:
+                self.on_outputs(tensors, self.examples)
+
+    def _one(self, use: Use, grad: Tensor) -> None:
+        self._all(use, (grad,))
+
+    def _all(self, use: Use, grads: Any) -> None:
+        if self._receiver is None:
+            return
+        try:
+            self._receiver(use, tuple(grads))
+        except Exception as failure:  # nor a backward pass
+            self.failure = failure
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf

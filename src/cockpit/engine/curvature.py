@@ -1,0 +1,160 @@
+r"""Products with the Hessian of a watched batch, on the live graph of its losses.
+
+Always $H = \sum_k w_k \frac{1}{N_k} \sum_i \nabla^2 \ell_i$ over micro-batches $k$ (one batch: $w = 1$).
+Vectors are flat: all parameters one after the other, in the order of the mapping that names them. Nothing
+here writes ``.grad``, draws a random number or frees a graph, so the user's backward pass can follow.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.graph import dropped_graphs_noticed
+from cockpit.errors import Gap
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype in which sums are accumulated: float64, but float32 where the device has no other."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+@contextmanager
+def differentiating(device: torch.device, word: str = "no_double_backward") -> Iterator[None]:
+    """Run autograd calls with autocast off; what torch cannot differentiate is a `Gap` named ``word``."""
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    except torch.OutOfMemoryError as error:
+        raise Gap("out_of_memory: curvature did not fit into the device's memory") from error
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise Gap(f"{word}: {reason[:157]}..." if len(reason) > 160 else f"{word}: {reason}") from error
+
+
+class FlatParameters:
+    """The coordinates of curvature: named parameters laid out as one vector.
+
+    A tensor known under two names counts once, under the first of them. The vector is float32 where
+    parameters are of half precision, and lives on the device of the first parameter.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        unique: dict[int, str] = {}
+        for name, tensor in parameters.items():
+            unique.setdefault(id(tensor), name)
+        if not any(p.numel() for p in parameters.values()):
+            raise Gap("no_parameters: nothing to differentiate by")
+        self.names = tuple(unique.values())
+        self.tensors = tuple(parameters[name] for name in self.names)
+        self.sizes = [p.numel() for p in self.tensors]
+        self.size = sum(self.sizes)
+        self.device = self.tensors[0].device
+        doubles = any(p.dtype == torch.float64 for p in self.tensors)
+        self.dtype = torch.float64 if doubles else torch.float32
+
+    def join(self, tensors: Sequence[Tensor | None], rows: int | None = None) -> Tensor:
+        """Return one flat vector, or ``rows`` of them, from one tensor per parameter; None is zero."""
+        lead = () if rows is None else (rows,)
+        flat = torch.zeros(*lead, self.size, dtype=self.dtype, device=self.device)
+        for part, tensor in zip(flat.split(self.sizes, dim=-1), tensors, strict=True):
+            if tensor is not None:
+                part.copy_(tensor.detach().reshape(part.shape))
+        return flat
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Return the pieces of a flat vector (or of rows of them), shaped and typed like the parameters."""
+        pieces = flat.split(self.sizes, dim=-1)
+        return [
+            piece.reshape(flat.shape[:-1] + p.shape).to(device=p.device, dtype=p.dtype)
+            for piece, p in zip(pieces, self.tensors, strict=True)
+        ]
+
+    def by_name(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the pieces of a flat vector by parameter name, shaped like the parameters."""
+        pieces = flat.split(self.sizes)
+        return {n: x.reshape(p.shape) for n, x, p in zip(self.names, pieces, self.tensors, strict=True)}
+
+
+class HessianProduct:
+    r"""$v \mapsto Hv$ by double backward (Pearlmutter, 1994); the gradient graph is built once and re-used.
+
+    Args:
+        batches: (losses [N], weight) of every micro-batch; the graphs must be live.
+        parameters: leaves by name; those that the losses do not use have zero curvature.
+    """
+
+    def __init__(self, batches: Sequence[tuple[Tensor, float]], parameters: Mapping[str, Tensor]) -> None:
+        self.flat = FlatParameters(parameters)
+        self.products = 0
+        self._batchable = True
+        noticed = dropped_graphs_noticed(losses for losses, _ in batches)
+        with differentiating(self.flat.device), noticed, torch.enable_grad():
+            total = torch.stack(
+                [losses.sum().to(self.flat.device) * (weight / losses.numel()) for losses, weight in batches]
+            ).sum()
+            gradient: Sequence[Tensor | None] = torch.autograd.grad(
+                total, self.flat.tensors, retain_graph=True, create_graph=True, allow_unused=True
+            )
+        # Gradients constant in the parameters (linear losses) have no graph: their rows of H are zero.
+        self._rows = [k for k, g in enumerate(gradient) if g is not None and g.requires_grad]
+        self._gradient = [g for g in gradient if g is not None and g.requires_grad]
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """Return $Hv$ for one flat vector, [D]."""
+        return self._product(vector, rows=None)
+
+    def rows(self, vectors: Tensor) -> Tensor:
+        """Return $H v_k$ for flat vectors in rows, [K, D], in one batched pass or one by one."""
+        if self._batchable:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # slow batching rules are announced; the result is right
+                    return self._product(vectors, rows=len(vectors))
+            except Gap:
+                self._batchable = False
+        return torch.stack([self(vector) for vector in vectors])
+
+    def _product(self, vector: Tensor, rows: int | None) -> Tensor:
+        self.products += 1 if rows is None else rows
+        if not self._gradient:
+            return torch.zeros_like(vector)
+        pieces = self.flat.split(vector)
+        with differentiating(self.flat.device):
+            columns = torch.autograd.grad(
+                self._gradient,
+                self.flat.tensors,
+                grad_outputs=[pieces[k] for k in self._rows],
+                retain_graph=True,
+                allow_unused=True,
+                is_grads_batched=rows is not None,
+            )
+        return self.flat.join(columns, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalResult:
+    r"""The diagonal of a curvature matrix of $\frac{1}{N}\sum_i \ell_i$, and how it was found.
+
+    Attributes:
+        by_parameter: diagonal entries, shaped like the parameters.
+        method: ``ggn`` and ``dense`` (exact), ``hessian=ggn`` (exact, by the generalised Gauss-Newton matrix
+            where both diagonals agree), ``ggn_mc`` and ``hutchinson`` (unbiased estimates).
+        standard_error: of each parameter's trace, where the method is an estimate with at least two samples.
+        total_standard_error: likewise of the trace over all parameters.
+    """
+
+    by_parameter: dict[str, Tensor]
+    method: str
+    standard_error: dict[str, Tensor] | None = None
+    total_standard_error: Tensor | None = None
+
+    @property
+    def trace_by_parameter(self) -> dict[str, Tensor]:
+        """Sum of the diagonal entries of each parameter, zero-dimensional."""
+        return {n: d.sum(dtype=wide_dtype(d.device)) for n, d in self.by_parameter.items()}

@@ -1,0 +1,353 @@
+"""The engine of one model: watches the backward passes of a step and hands out what was asked for.
+
+A step goes through fixed stages, each called by the session: ``begin(needs)``, then for every micro-batch
+``enter(losses)`` and ``leave()``, then ``before_update()`` when the optimiser is about to move, and ``finish()``
+when it has. Nothing is kept from one step to the next but the last update and the last eigenvector.
+
+What must wait for a direction known later (the mean gradient of several micro-batches, the optimiser's step) keeps
+the layers' inputs and output gradients, N·T·(I+O) numbers, never N·D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cockpit.engine.accumulated import Accumulated
+from cockpit.engine.batch import Batch
+from cockpit.engine.capture import Capture
+from cockpit.engine.coverage import Coverage, Examination, Plan, Way, couples_examples, shape_plan
+from cockpit.engine.needs import Diagonal, DiagonalVariance, Known, Need, TopEigenvalue
+from cockpit.engine.proxy import Proxy
+from cockpit.engine.ranks import Ranks
+from cockpit.engine.second import Curvatures, graphs_kept
+from cockpit.engine.statistics import Direction, Projection, Statistic, Total
+from cockpit.engine.table import Table
+
+MEAN, UPDATE, LAST = (Projection(d) for d in (Direction.MEAN, Direction.UPDATE, Direction.LAST_UPDATE))
+
+
+@dataclass(eq=False)
+class Step:
+    """What has been seen of the present step."""
+
+    parameters: dict[str, Tensor]
+    table: Table
+    accumulated: Accumulated
+    before: dict[str, Tensor] = field(default_factory=dict)
+    losses: list[Tensor] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    immediate: bool = False
+    entered: int = 0
+
+    @property
+    def examples(self) -> int:
+        """Examples of this process that count."""
+        return sum(b.examples_counted for b in self.batches) or sum(len(x) for x in self.losses)
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """The outcome of a step."""
+
+    examples: int
+    table: Table
+    known: dict[Known, Any]
+    eigenvalues: dict[TopEigenvalue, Any]
+    methods: dict[Need, Any]
+    notes: list[tuple[str, str]]
+    """(kind, text) of things worth an event."""
+
+
+class Engine:
+    """Watches one model."""
+
+    def __init__(self, model: nn.Module, ranks: Ranks | None = None, seed: int = 0) -> None:
+        self.model, self.ranks = model, ranks
+        self.capture = Capture(model)
+        self.curvatures = Curvatures(self.capture, ranks, seed)
+        self.last_update: dict[str, Tensor] = {}
+        self.coverage: dict[str, Coverage] = {}
+        self.usual_batches: int | None = None
+        self._plans: dict[Any, Plan] = {}
+        self._needs: frozenset[Need] = frozenset()
+        self._step: Step | None = None
+        self._open = ExitStack()
+        self._batch: Batch | None = None
+        self._proxy: Proxy | None = None
+        self.blind = False
+        """Whether backward passes come without losses."""
+
+    # -- stages -----------------------------------------------------------------------------------------
+
+    def begin(self, needs: frozenset[Need]) -> None:
+        """Prepare for a step that asks for these needs; with none, nothing is hooked."""
+        if self.ranks is not None and Known.GRADIENTS in needs:
+            needs |= {Total()}
+        if needs & {MEAN}:
+            needs |= {Total()}
+        if not self.last_update:
+            needs -= {LAST}
+        self._needs, self._step = needs, None
+        statistics = {n for n in needs if isinstance(n, Statistic)}
+        self.capture.keep_outputs = self.blind or any(isinstance(n, Diagonal) for n in statistics)
+        if statistics or (needs and self.capture.on_outputs is not None):
+            self.capture.arm()
+        elif self.capture.armed:
+            self.capture.disarm()
+        self.curvatures.begin(needs)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is asked of this step."""
+        return bool(self._needs)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a backward pass of this step has been watched."""
+        return self._step is not None
+
+    def enter(self, losses: Tensor | None) -> None:
+        """Watch a backward pass that is about to run, of these losses if they are known."""
+        if losses is not None:
+            self._enter(losses, len(losses), known=True)
+            return
+        self.blind = True
+        outputs, examples = list(self.capture.outputs), self.capture.examples
+        if outputs:
+            self.await_outputs(outputs, examples, lambda proxy, n: self._enter(proxy, n, known=False))
+        else:
+            self._enter(None, max(1, examples), known=False)
+
+    def enter_proxy(self, proxy: Tensor, examples: int) -> None:
+        """Watch a backward pass that has reached the model's outputs."""
+        self._enter(proxy, examples, known=False)
+
+    def await_outputs(
+        self, outputs: list[Tensor], examples: int, ready: Callable[[Tensor, int], None]
+    ) -> None:
+        """Call ``ready`` with stand-in losses when a backward pass reaches these outputs."""
+        if self._proxy is not None:
+            self._proxy.remove()
+        self._proxy = Proxy(outputs, examples, ready)
+
+    def _enter(self, losses: Tensor | None, examples: int, known: bool) -> None:
+        step = self._step or self._start()
+        step.entered += 1
+        if Known.GRADIENTS in self._needs:
+            step.accumulated.enter(examples)
+        if losses is not None and known:
+            step.losses.append(losses.detach())
+        statistics = self._individual()
+        plan = None
+        if statistics or self._diagonals():
+            plan = self.plan(losses, examples)
+            self.coverage.update(plan.ways)
+            self._watch(step, plan, losses, examples, statistics)
+        if losses is not None and known:
+            self._open.callback(losses.register_hook(lambda w: self._weigh(w, losses)).remove)
+            alone = self.usual_batches == 1
+            self.curvatures.enter(losses, plan, step.table, alone)
+            if self.curvatures.eigen and not alone:
+                self._open.enter_context(graphs_kept())
+        if self._batch is not None:  # last of all: the passes above are ours, only the user's is to be reduced
+            self._open.enter_context(self.capture.receive(self._batch.receive))
+
+    def leave(self) -> None:
+        """Note that the backward pass is over."""
+        step, batch = self._step, self._batch
+        self._open.close()
+        self._batch = None
+        if step is not None:
+            if batch is not None:
+                batch.end()
+            if Known.GRADIENTS in self._needs:
+                step.accumulated.leave()
+        self.capture.forget()
+        if self._proxy is not None:
+            self._proxy.remove()
+
+    def before_update(self) -> None:
+        """Compute what needs all micro-batches and the parameters where they still are."""
+        if self._step is not None:
+            self.curvatures.before_update(self._step.parameters)
+
+    def finish(self, moved: bool) -> Observed | None:
+        """Compute the rest once the optimiser has moved (or the step was given up) and hand everything out."""
+        step, self._step = self._step, None
+        if step is None:
+            return None
+        table, ranks, needs = step.table, self.ranks, self._needs
+        statistics = sorted((n for n in needs if isinstance(n, Statistic)), key=repr)
+        updates = self._updates(step) if moved else {}
+        late = {MEAN, UPDATE} & set(statistics)
+        table.close([s for s in statistics if s not in late], ranks)
+        examples = step.examples
+        if ranks is not None:
+            examples = int(ranks.sum(torch.tensor(float(examples))))
+        if MEAN in late and not step.immediate:
+            mean = {n: t / max(1, examples) for n, t in table.by_parameter(Total()).items()}
+            self._project(step, MEAN, mean)
+        elif MEAN in late and len(step.batches) > 1:
+            table.void(MEAN, "needs_full_batch: more micro-batches came than in the step before")
+        if UPDATE in late:
+            self._project(step, UPDATE, updates)
+        table.close([s for s in (MEAN, UPDATE) if s in late], ranks)
+        self.usual_batches = step.entered
+        self.last_update = updates
+        known = self._known(step, updates, examples)
+        return Observed(
+            examples,
+            table,
+            known,
+            self.curvatures.eigenvalues,
+            self.curvatures.methods,
+            self._notes(step, known),
+        )
+
+    def abandon(self) -> None:
+        """Forget a step that ends without the optimiser moving."""
+        self._open.close()
+        self._batch = self._step = None
+        self.capture.forget()
+        if self._proxy is not None:
+            self._proxy.remove()
+
+    def state(self) -> dict[str, Any]:
+        """Return what the next step needs of the ones before."""
+        return {
+            "last_update": dict(self.last_update),
+            "usual_batches": self.usual_batches,
+            "curvatures": self.curvatures.state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`."""
+        self.last_update = dict(state["last_update"])
+        self.usual_batches = state["usual_batches"]
+        self.curvatures.load_state(state["curvatures"])
+
+    def close(self) -> None:
+        """Remove every trace from the model."""
+        self.abandon()
+        self.capture.disarm()
+        self.curvatures.close()
+        self.last_update.clear()
+
+    # -- inside a step ----------------------------------------------------------------------------------
+
+    def _start(self) -> Step:
+        parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        step = Step(parameters, Table(parameters), Accumulated(parameters))
+        if self._needs & {Known.PARAMETERS, Known.UPDATES, UPDATE}:
+            step.before = {n: p.detach().clone() for n, p in parameters.items()}
+        frozen = (n for n, p in self.model.named_parameters() if not p.requires_grad)
+        self.coverage.update({n: Coverage(Way.FROZEN, "does not require gradients") for n in frozen})
+        self._step = step
+        return step
+
+    def _individual(self) -> list[Statistic]:
+        skipped = (Diagonal, DiagonalVariance)
+        found = [n for n in self._needs if isinstance(n, Statistic) and not isinstance(n, skipped)]
+        return sorted(found, key=repr)
+
+    def _diagonals(self) -> list[Diagonal]:
+        return [n for n in self._needs if isinstance(n, Diagonal)]
+
+    def _watch(
+        self, step: Step, plan: Plan, losses: Tensor | None, examples: int, statistics: list[Statistic]
+    ) -> None:
+        several = self.usual_batches != 1 or self.ranks is not None
+        hold = UPDATE in statistics or (MEAN in statistics and several)
+        step.immediate = not several
+        late = {UPDATE} if step.immediate else {UPDATE, MEAN}
+        now = [s for s in statistics if s not in late]
+        directions: Mapping[Direction, Mapping[str, Tensor]] = {Direction.LAST_UPDATE: self.last_update}
+        batch = Batch(self.capture, plan, step.parameters, examples, step.table, now, directions, hold)
+        step.batches.append(batch)
+        self._batch = batch
+        if losses is not None:
+            batch.serve(losses)
+
+    def _weigh(self, weights: Tensor, losses: Tensor) -> None:
+        weights = weights.detach()
+        step, batch = self._step, self._batch
+        if batch is not None:
+            batch.weigh(weights, losses)
+            if step is not None and batch.keep is not None:
+                step.losses[-1] = step.losses[-1][batch.keep]
+        if step is not None and Known.GRADIENTS in self._needs:
+            step.accumulated.weigh(weights, losses)
+
+    def plan(self, losses: Tensor | None, examples: int) -> Plan:
+        """Return by which way each parameter is served in the forward pass at hand, checking new ones."""
+        assert self._step is not None
+        parameters = self._step.parameters
+        coupled = couples_examples(self.model)
+        key = (self.capture.signature(), tuple(parameters), coupled, examples == 1, losses is None)
+        if key not in self._plans:
+            if losses is None:
+                self._plans[key] = shape_plan(self.capture, parameters, examples, "no losses were given")
+            else:
+                try:
+                    self._plans[key] = Examination(self.capture, losses, parameters).plan(coupled)
+                except Exception as failure:  # a graph that cannot be walked twice (reentrant checkpointing)
+                    reason = str(failure).strip().splitlines()[0][:160]
+                    self._plans[key] = shape_plan(self.capture, parameters, examples, reason)
+        return self._plans[key]
+
+    # -- after a step -----------------------------------------------------------------------------------
+
+    def _updates(self, step: Step) -> dict[str, Tensor]:
+        if not self._needs & {Known.UPDATES, UPDATE}:
+            return {}
+        return {n: p.detach() - step.before[n] for n, p in step.parameters.items()}
+
+    def _project(self, step: Step, statistic: Statistic, directions: Mapping[str, Tensor]) -> None:
+        for batch in step.batches:
+            batch.project(statistic, directions)
+
+    def _known(self, step: Step, updates: dict[str, Tensor], examples: int) -> dict[Known, Any]:
+        known: dict[Known, Any] = {}
+        if step.losses:
+            losses = torch.cat([x.double().flatten() for x in step.losses])
+            known[Known.LOSSES] = losses if self.ranks is None else self.ranks.cat(losses)
+        if step.before:
+            known[Known.PARAMETERS] = step.before
+        if updates:
+            known[Known.UPDATES] = updates
+        if Known.GRADIENTS in self._needs:
+            if self.ranks is None:
+                gradients = step.accumulated.mean()
+            else:
+                gradients = {n: t / max(1, examples) for n, t in step.table.by_parameter(Total()).items()}
+            known[Known.GRADIENTS] = {
+                n: gradients.get(n, torch.zeros((), dtype=p.dtype, device=p.device).expand_as(p))
+                for n, p in step.parameters.items()
+            }
+        return known
+
+    def _notes(self, step: Step, known: dict[Known, Any]) -> list[tuple[str, str]]:
+        notes = []
+        if Known.LOSSES in known and not bool(known[Known.LOSSES].isfinite().all()):
+            bad = torch.nonzero(~known[Known.LOSSES].isfinite()).flatten().tolist()
+            notes.append(
+                ("nonfinite_loss", f"{len(bad)} of the losses are NaN or infinite: examples {bad[:8]}")
+            )
+        gradients = known.get(Known.GRADIENTS, {})
+        bad = [n for n, g in gradients.items() if not bool(g.isfinite().all())]
+        if bad:
+            notes.append(
+                ("nonfinite_gradient", f"NaN or infinite gradients in {len(bad)} parameters: {bad[:8]}")
+            )
+        dropped = sum(b.examples - b.examples_counted for b in step.batches)
+        if dropped:
+            notes.append(
+                ("zero_weight", f"{dropped} examples of weight zero were left out of the statistics")
+            )
+        return notes

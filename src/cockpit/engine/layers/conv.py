@@ -1,0 +1,139 @@
+r"""Convolutions and transposed convolutions in one, two and three dimensions.
+
+A convolution is a linear layer over patches: with the patch $p_{it}$ under output pixel t of example i,
+$g_i = \sum_t \delta_{it} p_{it}^\top$ in each group. A transposed convolution is the same with input and
+output gradient changing places: patches of $\delta$, at the pixels of x. Patches are as many times larger than
+the image as the kernel has taps, so they are formed for a few examples at a time; and what is linear in the
+gradient needs none: $\langle g_i, V\rangle = \langle \mathrm{conv}(x_i; V), \delta_i\rangle$.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn import grad as G
+
+from cockpit.engine import gradients
+from cockpit.engine.layers.formula import Call, formula
+from cockpit.engine.parts import Dense, Lazy, Outer, Part, wide
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+
+CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+WEIGHT: dict[int, Callable[..., Tensor]] = {1: G.conv1d_weight, 2: G.conv2d_weight, 3: G.conv3d_weight}
+
+
+def _features(module: nn.Module, out: Tensor) -> int:
+    assert isinstance(module, Convolution | Transposed)
+    return 1 + len(module.kernel_size)
+
+
+@formula(nn.Conv1d, nn.Conv2d, nn.Conv3d, features=_features)
+def convolution(call: Call) -> dict[str, Part]:
+    """Patches of the input, padded as the layer pads it; output gradients at their places."""
+    m = call.module
+    assert isinstance(m, Convolution)
+    x, dy = (call.split(t, _features(m, t)) for t in (call.input, call.grad))
+    mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
+    weight = _convolved(m, x, dy, lambda images: F.pad(images, _padding(m), mode))
+    return {"weight": weight, "bias": _bias(dy)}
+
+
+@formula(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, features=_features)
+def transposed_convolution(call: Call) -> dict[str, Part]:
+    """Patches of the output gradient; inputs at their places."""
+    m = call.module
+    assert isinstance(m, Transposed)
+    x, dy = (call.split(t, _features(m, t)) for t in (call.input, call.grad))
+    pads: list[int] = []
+    for k, before in enumerate(m.padding):
+        assert isinstance(before, int)
+        reached = (x.shape[3 + k] - 1) * m.stride[k] + m.dilation[k] * (m.kernel_size[k] - 1) + 1
+        # output_padding adds pixels that no input reaches: a negative pad cuts them off
+        pads = [before, reached - before - dy.shape[3 + k], *pads]
+    return {"weight": _convolved(m, dy, x, lambda images: F.pad(images, pads)), "bias": _bias(dy)}
+
+
+def _padding(m: Convolution) -> list[int]:
+    """Return (before, after) for each axis, last axis first, as `F.pad` wants it."""
+    pads: list[int] = []
+    for k, (taps, dilation) in enumerate(zip(m.kernel_size, m.dilation, strict=True)):
+        if m.padding == "same":  # an even kernel pads one more behind
+            total = dilation * (taps - 1)
+            pads = [total // 2, total - total // 2, *pads]
+        else:
+            amount = 0 if m.padding == "valid" else int(m.padding[k])
+            pads = [amount, amount, *pads]
+    return pads
+
+
+def _bias(dy: Tensor) -> Dense:
+    return Dense(wide(dy).sum((1, *range(3, dy.ndim))))
+
+
+def _convolved(
+    m: Convolution | Transposed, seen: Tensor, placed: Tensor, pad: Callable[[Tensor], Tensor]
+) -> Convolved:
+    """Build the part: patches of ``seen``, and ``placed`` at their places, both [N, R, C, *space]."""
+    groups, taps, width = m.groups, prod(m.kernel_size), wide(placed).dtype
+    uses = placed.shape[1] * prod(placed.shape[3:])
+    sizes = (groups, uses, seen.shape[2] // groups * taps, placed.shape[2] // groups)
+
+    def images(start: int, stop: int) -> Tensor:
+        return pad(seen[start:stop].flatten(0, 1).to(width))
+
+    def outer(start: int, stop: int) -> Outer:
+        patches = images(start, stop)
+        for axis, (size, stride, dilation) in enumerate(
+            zip(m.kernel_size, m.stride, m.dilation, strict=True)
+        ):
+            patches = patches.unfold(2 + axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
+        space = len(m.kernel_size)
+        patches = patches.unflatten(0, (stop - start, -1)).unflatten(2, (groups, -1))
+        order = (0, 2, 3, *range(4 + space, 4 + 2 * space), 1, *range(4, 4 + space))
+        a = patches.permute(order).reshape(stop - start, groups, sizes[2], uses)
+        b = placed[start:stop].to(width).unflatten(2, (groups, -1)).movedim(1, 3)
+        b = b.reshape(stop - start, groups, sizes[3], uses)
+        return Outer(a.transpose(2, 3), b.transpose(2, 3), m.weight.shape)
+
+    numbers = groups * uses * (sizes[2] + sizes[3])
+    block = max(1, gradients.BLOCK // max(1, numbers))
+    return Convolved(outer, len(placed), m.weight.shape, block, images, placed, m, sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Convolved(Lazy):
+    """Outer products with patches; linear questions are answered by convolutions, without patches."""
+
+    images: Callable[[int, int], Tensor]
+    placed: Tensor
+    module: Convolution | Transposed
+    known_sizes: tuple[int, int, int, int]
+
+    def _convolution(self) -> dict[str, object]:
+        m = self.module
+        return {"stride": m.stride, "dilation": m.dilation, "groups": m.groups}
+
+    def dot(self, direction: Tensor) -> Tensor:
+        """Convolve with the direction and contract with what stands at the patches' places."""
+        images = self.images(0, self.examples)
+        there = CONVOLVE[len(self.module.kernel_size)](images, direction.to(images), **self._convolution())
+        return (there.view_as(self.placed) * self.placed).flatten(1).sum(1)
+
+    def total(self, weights: Tensor | None = None) -> Tensor:
+        """Return the weight gradient of one convolution over all examples."""
+        images = self.images(0, self.examples)
+        placed = self.placed.to(images)
+        if weights is not None:
+            placed = placed * weights.to(placed).view(-1, *[1] * (placed.ndim - 1))
+        function = WEIGHT[len(self.module.kernel_size)]
+        return function(images, self.shape, placed.flatten(0, 1), **self._convolution())
+
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Return them as computed from the layer's geometry."""
+        return self.known_sizes

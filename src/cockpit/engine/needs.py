@@ -1,0 +1,67 @@
+"""What a quantity can ask for: statistics of individual gradients, known vectors, and curvature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from torch import Tensor
+
+from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.statistics import Join, Statistic
+
+
+class Known(Enum):
+    """Vectors the engine keeps for a step when somebody needs them."""
+
+    LOSSES = "losses"
+    """The loss of every example."""
+    GRADIENTS = "gradients"
+    """The mean gradient, as the backward pass left it: unclipped, and without any loss scale."""
+    PARAMETERS = "parameters"
+    """The parameters before the step."""
+    UPDATES = "updates"
+    """The step taken, θ_{t+1} − θ_t."""
+
+
+CurvatureName = Literal["diag_h", "diag_ggn_exact", "diag_ggn_mc"]
+CURVATURES: tuple[CurvatureName, ...] = ("diag_h", "diag_ggn_exact", "diag_ggn_mc")
+
+
+@dataclass(frozen=True)
+class Diagonal(Statistic):
+    """The diagonal of a curvature matrix, summed over examples; served by backward passes of its own."""
+
+    curvature: CurvatureName
+    samples: int = 1
+    over_examples = Join.SUM
+    over_parameters = Join.NEVER
+
+    def reduce(self, g: ExampleGradients) -> Tensor:
+        """Return zeros: what an unused parameter contributes."""
+        return g.total()
+
+
+@dataclass(frozen=True)
+class DiagonalVariance(Statistic):
+    """The variance of the trace estimate of `Diagonal` (zero where it is exact), one number a parameter."""
+
+    diagonal: Diagonal
+    over_examples = Join.SUM
+    over_parameters = Join.SUM
+
+    def reduce(self, g: ExampleGradients) -> Tensor:
+        """Return zero: what an unused parameter contributes."""
+        return g.total().sum()
+
+
+@dataclass(frozen=True)
+class TopEigenvalue:
+    """The largest algebraic eigenvalue of the Hessian of the step's mean loss."""
+
+    tolerance: float = 1e-3
+    products: int = 200
+
+
+Need = Statistic | Known | TopEigenvalue

@@ -1,0 +1,165 @@
+"""Curvature of a step: eigenvalue and diagonals, computed on the live graphs of its micro-batches.
+
+Diagonals add over micro-batches and ranks, so each is computed when its micro-batch is entered. An eigenvalue does
+not add: it needs the Hessian of the whole step at once. Where a step is one micro-batch it is computed on entering;
+where there are (or may be) several, their graphs are kept alive until the optimiser is about to move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.attention import twice_differentiable_attention
+from cockpit.engine.batch import Batch
+from cockpit.engine.capture import Capture
+from cockpit.engine.coverage import Plan
+from cockpit.engine.curvature import DiagonalResult, HessianProduct
+from cockpit.engine.lanczos import Eigenpair, top_eigenpair
+from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
+from cockpit.engine.ranks import Ranks
+from cockpit.engine.statistics import SquareSum
+from cockpit.engine.table import Table
+from cockpit.errors import Gap
+
+
+class Curvatures:
+    """Serves the curvature needs of a step."""
+
+    def __init__(self, capture: Capture, ranks: Ranks | None, seed: int) -> None:
+        self.capture, self.ranks, self.seed = capture, ranks, seed
+        self.vectors: dict[TopEigenvalue, Tensor] = {}
+        self.eigenvalues: dict[TopEigenvalue, Eigenpair | Gap] = {}
+        self.methods: dict[Need, str | Gap] = {}
+        self._needs: list[Need] = []
+        self._graphs: list[Tensor] = []
+        self._attention = ExitStack()
+        self._saved: dict[str, Tensor] = {}
+        self._draws = 0
+
+    def begin(self, needs: Iterable[Need]) -> None:
+        """Prepare for a step's needs."""
+        self._needs = sorted((n for n in needs if isinstance(n, TopEigenvalue | Diagonal)), key=repr)
+        self.eigenvalues, self.methods, self._graphs = {}, {}, []
+        self._attention.close()
+        if self._needs:
+            self._attention.enter_context(twice_differentiable_attention())
+
+    @property
+    def eigen(self) -> list[TopEigenvalue]:
+        """The eigenvalues asked for."""
+        return [n for n in self._needs if isinstance(n, TopEigenvalue)]
+
+    def enter(self, losses: Tensor, plan: Plan | None, table: Table, alone: bool) -> None:
+        """Measure a micro-batch before its backward pass; ``alone`` if no other is expected in the step."""
+        parameters = table.parameters
+        for need in self._needs:
+            if isinstance(need, Diagonal) and plan is not None:
+                self._diagonal(need, losses, plan, table)
+        if self.eigen:
+            self._graphs.append(losses)
+            if alone and len(self._graphs) == 1:
+                self._eigenvalues(parameters)
+            elif alone:
+                gap = Gap("needs_full_batch: more micro-batches came than in the step before")
+                self.eigenvalues = dict.fromkeys(self.eigen, gap)
+
+    def before_update(self, parameters: Mapping[str, Tensor]) -> None:
+        """Compute eigenvalues of the whole step, where they have waited for it."""
+        if self._graphs and not self.eigenvalues:
+            self._eigenvalues(parameters)
+        self._graphs = []
+
+    def state(self) -> dict[str, Any]:
+        """Return warm starts and the count of draws."""
+        return {"vectors": {**self._saved, **{repr(n): v for n, v in self.vectors.items()}}, "draws": self._draws}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`."""
+        self._saved, self._draws = dict(state["vectors"]), state["draws"]
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._attention.close()
+        self._graphs = []
+        self.vectors.clear()
+
+    def _eigenvalues(self, parameters: Mapping[str, Tensor]) -> None:
+        for need in self.eigen:
+            try:
+                pair = self._eigenvalue(need, parameters)
+                self.vectors[need] = pair.vector
+                self.eigenvalues[need] = pair
+            except Gap as gap:
+                self.eigenvalues[need] = gap
+            except Exception as failure:
+                self.eigenvalues[need] = Gap(f"failed: {type(failure).__name__}: {failure}")
+
+    def _eigenvalue(self, need: TopEigenvalue, parameters: Mapping[str, Tensor]) -> Eigenpair:
+        examples = sum(len(losses) for losses in self._graphs)
+        everywhere = examples
+        if self.ranks is not None:
+            everywhere = int(self.ranks.sum(torch.tensor(float(examples))))
+        local = HessianProduct([(x, len(x) / everywhere) for x in self._graphs], parameters)
+        product: Callable[[Tensor], Tensor] = local
+        if self.ranks is not None:
+            ranks = self.ranks
+            product = lambda v: ranks.sum(local(v))  # noqa: E731
+        flat = local.flat
+        return top_eigenpair(
+            product,
+            self.vectors.get(need, self._saved.pop(repr(need), None)),
+            size=flat.size,
+            dtype=flat.dtype,
+            device=flat.device,
+            generator=self._generator(flat.device, own=False),
+            tolerance=need.tolerance,
+            max_products=need.products,
+        )
+
+    def _generator(self, device: torch.device, own: bool) -> torch.Generator:
+        """Return a private generator: the same on all ranks, or (``own``) each rank's."""
+        self._draws += 1
+        rank = self.ranks.rank if own and self.ranks is not None else 0
+        return torch.Generator(device).manual_seed(self.seed + 1_000_003 * self._draws + rank)
+
+    def _diagonal(self, need: Diagonal, losses: Tensor, plan: Plan, table: Table) -> None:
+        try:
+            result = self._measured(need, losses, plan, table)
+            n = len(losses)
+            for name, value in result.by_parameter.items():
+                table.add(need, name, value * n)
+                error = (result.standard_error or {}).get(name)
+                variance = (
+                    value.new_zeros((), dtype=torch.float64) if error is None else (error.double() * n) ** 2
+                )
+                table.add(DiagonalVariance(need), name, variance)
+            self.methods[need] = result.method
+        except Gap as gap:
+            self.methods[need] = gap
+        except Exception as failure:
+            self.methods[need] = Gap(f"failed: {type(failure).__name__}: {failure}")
+
+    def _measured(self, need: Diagonal, losses: Tensor, plan: Plan, table: Table) -> DiagonalResult:
+        raise Gap("later")
+
+
+@contextmanager
+def graphs_kept() -> Iterator[None]:
+    """Make backward passes inside the block keep their graphs; their results are the same to the bit."""
+    original = torch.autograd.backward
+
+    def keeping(
+        tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, *rest: Any, **more: Any
+    ) -> None:
+        original(tensors, grad_tensors, True, *rest, **more)
+
+    torch.autograd.backward = keeping  # type: ignore[assignment]  # what Tensor.backward calls
+    try:
+        yield
+    finally:
+        torch.autograd.backward = original

@@ -1,0 +1,32 @@
+"""Evidence-based early stopping."""
+
+from dataclasses import dataclass
+
+from cockpit.engine.statistics import SquareSum, Total
+from cockpit.quantities.noise import several, sum_of, variances
+from cockpit.quantities.quantity import Observation, Quantity, Reading
+from cockpit.quantities.sgd import status_for_sgd
+
+
+@dataclass(frozen=True, eq=False)
+class EarlyStopping(Quantity):
+    r"""Early-stopping criterion, $1 - \frac ND\sum_j g_j^2/(s_j^2 + \varepsilon)$ with unbiased variance; stop when positive.
+
+    Derived for plain SGD (Mahsereci et al., 2017); for other optimisers the value is stored with that remark.
+    """
+
+    epsilon: float = 1e-5
+    needs = (SquareSum(), Total())
+
+    def compute(self, o: Observation) -> Reading:
+        several(o)
+        o.statistics.total_exists(SquareSum())
+        squares, total = o.statistics.by_parameter(SquareSum()), o.statistics.by_parameter(Total())
+        n = o.examples
+        sums, sizes = {}, {}
+        for name in squares:
+            mean, variance = variances(squares[name], total[name], n)
+            sums[name] = (mean.square() / (variance * (n / (n - 1)) + self.epsilon)).sum()
+            sizes[name] = mean.numel()
+        each = {name: 1 - n * s / sizes[name] for name, s in sums.items()}
+        return Reading(1 - n * sum_of(sums) / sum(sizes.values()), each, status_for_sgd(o))

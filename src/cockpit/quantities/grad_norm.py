@@ -1,0 +1,20 @@
+"""Norm of the mean gradient."""
+
+from dataclasses import dataclass
+
+from cockpit.engine.needs import Known
+from cockpit.quantities.quantity import Observation, Quantity, Reading
+from cockpit.quantities.norms import norms
+
+
+@dataclass(frozen=True, eq=False)
+class GradNorm(Quantity):
+    r"""Norm of the mean gradient, $\|g\|_2$, before clipping and without any loss scale; per parameter and in all.
+
+    A parameter that no loss depends on counts as zero.
+    """
+
+    needs = (Known.GRADIENTS,)
+
+    def compute(self, o: Observation) -> Reading:
+        return norms(o[Known.GRADIENTS])

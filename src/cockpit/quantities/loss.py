@@ -1,0 +1,16 @@
+"""The mini-batch loss."""
+
+from dataclasses import dataclass
+
+from cockpit.engine.needs import Known
+from cockpit.quantities.quantity import Observation, Quantity, Reading
+
+
+@dataclass(frozen=True, eq=False)
+class Loss(Quantity):
+    r"""Mean loss of the step's examples, $L = \frac1N \sum_n \ell_n(\theta_t)$."""
+
+    needs = (Known.LOSSES,)
+
+    def compute(self, o: Observation) -> Reading:
+        return Reading(o.losses.mean())

@@ -1,0 +1,29 @@
+"""Gradient signal-to-noise ratio."""
+
+from dataclasses import dataclass
+
+from cockpit.engine.statistics import SquareSum, Total
+from cockpit.quantities.noise import several, sum_of, variances
+from cockpit.quantities.quantity import Observation, Quantity, Reading
+
+
+@dataclass(frozen=True, eq=False)
+class MeanGSNR(Quantity):
+    r"""Mean gradient signal-to-noise ratio, $\frac1D\sum_j g_j^2/(\sigma_j^2 + \varepsilon)$ with biased variance (Liu et al., 2020).
+
+    With gradients below about 1e-3 the default ε dominates the variance; choose a smaller one then.
+    """
+
+    epsilon: float = 1e-5
+    needs = (SquareSum(), Total())
+
+    def compute(self, o: Observation) -> Reading:
+        several(o)
+        o.statistics.total_exists(SquareSum())
+        squares, total = o.statistics.by_parameter(SquareSum()), o.statistics.by_parameter(Total())
+        sums, sizes = {}, {}
+        for name in squares:
+            mean, variance = variances(squares[name], total[name], o.examples)
+            sums[name] = (mean.square() / (variance + self.epsilon)).sum()
+            sizes[name] = mean.numel()
+        return Reading(sum_of(sums) / sum(sizes.values()), {n: s / sizes[n] for n, s in sums.items()})

@@ -1,0 +1,87 @@
+"""Moments of the individual gradients that several quantities share, by parameter and for the model.
+
+Everything is summed in float64; differences of squares that rounding makes negative are clamped at zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.statistics import Direction, Norm2, Projection, Total
+from cockpit.errors import Gap
+from cockpit.quantities.quantity import Number, Observation, Reading
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    r"""$N$, $\sum_n\|g_n\|^2$, $\|g\|^2$ and, where asked for, $\sum_n p_n^2$ with $p_n = g_n^\top g$."""
+
+    examples: int
+    norm2_sum: float
+    mean2: float
+    inner2_sum: float = 0.0
+
+    def check(self) -> None:
+        """Raise the `Gap` of a test that is not defined."""
+        if self.examples < 2:
+            raise Gap("batch_size_1: the variance of one example is not defined")
+        if self.mean2 == 0:
+            raise Gap("zero_gradient: the mean gradient vanishes")
+
+    @property
+    def pairs(self) -> int:
+        """$N(N-1)$."""
+        return self.examples * (self.examples - 1)
+
+
+def gradient_test(o: Observation, test: Callable[[Moments], float], inner: bool) -> Reading:
+    """Evaluate a gradient test on the model and on each parameter alone."""
+    n = o.examples
+    norm2 = o.statistics.by_parameter(Norm2())
+    total = o.statistics.by_parameter(Total())
+    projected = o.statistics.by_parameter(Projection(Direction.MEAN)) if inner else {}
+
+    def moments(norm2: Tensor, mean2: float, projection: Tensor | None) -> Moments:
+        p2 = 0.0 if projection is None else float(projection.double().square().sum())
+        return Moments(n, float(norm2.double().sum()), mean2, p2)
+
+    mean2 = {name: float((t.double() / n).square().sum()) for name, t in total.items()}
+    each: dict[str, Number] = {}
+    for name, value in norm2.items():
+        each[name] = _tested(test, moments(value, mean2[name], projected.get(name)))
+    whole = moments(
+        o.statistics.total(Norm2()),
+        sum(mean2.values()),
+        o.statistics.total(Projection(Direction.MEAN)) if inner else None,
+    )
+    whole.check()
+    return Reading(test(whole), each)
+
+
+def _tested(test: Callable[[Moments], float], moments: Moments) -> float:
+    try:
+        moments.check()
+    except Gap:
+        return float("nan")
+    return test(moments)
+
+
+def variances(square_sum: Tensor, total: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    r"""Return the mean gradient $g$ and the biased variance $\sigma^2 = \frac1N\sum_n g_n^2 - g^2$, elementwise."""
+    mean = total.double() / n
+    return mean, (square_sum.double() / n - mean.square()).clamp_min(0)
+
+
+def several(o: Observation) -> None:
+    """Insist on more than one example."""
+    if o.examples < 2:
+        raise Gap("batch_size_1: the variance of one example is not defined")
+
+
+def sum_of(values: dict[str, Tensor]) -> Tensor:
+    """Add one number per parameter."""
+    return torch.stack(list(values.values())).sum()

@@ -1,0 +1,144 @@
+"""Quantity: declares what it needs of a step, and turns an observation of it into values."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from cockpit.engine.lanczos import Eigenpair
+from cockpit.engine.needs import Known, Need, TopEigenvalue
+from cockpit.engine.table import Table
+from cockpit.errors import CockpitError, Gap
+from cockpit.schedule import Schedule, as_schedule, every
+from cockpit.store.record import Histogram
+
+Memory = dict[str, Any]
+"""What a quantity remembers between steps: tensors, numbers, lists. Saved and restored with a checkpoint."""
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizerView:
+    """What a quantity may know of the optimiser: its class, settings and each parameter's learning rate."""
+
+    name: str
+    learning_rate: Mapping[str, float]
+    plain_sgd: bool
+    learning_rates: tuple[float, ...] = ()
+    """One for each parameter group."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """All that a quantity may look at. What was not declared as a need is not there.
+
+    Sums and lists run over all examples of the step: every micro-batch, every rank.
+    """
+
+    step: int
+    examples: int
+    statistics: Table
+    optimizer: OptimizerView
+    memory: Memory
+    known: Mapping[Known, Any] = field(default_factory=dict)
+    eigenvalues: Mapping[TopEigenvalue, Eigenpair | Gap] = field(default_factory=dict)
+    curvature_method: Mapping[Need, str | Gap] = field(default_factory=dict)
+    clock: float = 0.0
+    following: Observation | None = None
+
+    def __getitem__(self, what: Known) -> Any:
+        """Return a known vector, or say that it is missing."""
+        found = self.known.get(what)
+        if found is None:
+            raise Gap(f"no_{what.value}: the {what.value} of this step are not known")
+        return found
+
+    @property
+    def losses(self) -> Tensor:
+        """The loss of every example, [N], float64."""
+        losses: Tensor = self[Known.LOSSES]
+        return losses
+
+
+Number = float | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a quantity returns: a value for the model, values by parameter, and how far to trust them."""
+
+    value: Number | Histogram | None = None
+    by_parameter: Mapping[str, Number | Histogram] = field(default_factory=dict)
+    status: str = "ok"
+    more: Mapping[str, Number] = field(default_factory=dict)
+    """Further numbers, stored as ``<quantity>.<key>``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Quantity(ABC):
+    """Something worth recording. Fields are settings; two of one class need different labels."""
+
+    when: Schedule = field(default=every(1), kw_only=True)
+    label: str = field(default="", kw_only=True)
+
+    needs_after: ClassVar[tuple[Need, ...]] = ()
+    """What is needed of the following step; its value is then known one step later and stored at its own."""
+    unit: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "when", as_schedule(self.when))
+
+    @property
+    def needs(self) -> Iterable[Need]:
+        """What is needed of the step."""
+        return ()
+
+    def request(self, memory: Memory, step: int) -> Iterable[Need]:
+        """Return the needs where they depend on earlier steps (adapted bins); by default just `needs`."""
+        return self.needs
+
+    def start(self, parameters: Mapping[str, Tensor], memory: Memory) -> None:
+        """Look at the parameters once, before the first step."""
+
+    @abstractmethod
+    def compute(self, o: Observation) -> Reading | Number | Histogram:
+        """Return the value; raise `Gap` where it does not exist."""
+
+    @property
+    def name(self) -> str:
+        """The stored name: the class in snake_case, and the label."""
+        return snake_case(type(self).__name__) + (f":{self.label}" if self.label else "")
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, settings and meaning, as stored with the run."""
+        doc = (type(self).__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+        settings = {f.name: repr(getattr(self, f.name)) for f in fields(self)}
+        return {"name": self.name, "class": type(self).__name__, "settings": settings, "unit": self.unit, "doc": doc}
+
+
+def snake_case(name: str) -> str:
+    """Return ``norm_test`` for ``NormTest``, ``hess_max_ev`` for ``HessMaxEV``, ``tic_diag`` for ``TICDiag``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def by_parameter(values: Mapping[str, Tensor], rule: Callable[[Tensor], Number]) -> dict[str, Number]:
+    """Apply a formula to every parameter; a `Gap` leaves that parameter out as NaN."""
+    result: dict[str, Number] = {}
+    for name, value in values.items():
+        try:
+            result[name] = rule(value)
+        except Gap:
+            result[name] = float("nan")
+    return result
+
+
+def check_choice(owner: str, setting: str, value: object, choices: Iterable[object]) -> None:
+    """Refuse a setting that is not among the choices, in the constructor rather than in mid-training."""
+    choices = list(choices)
+    if value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise CockpitError(f"{owner}({setting}={value!r}): {setting} is one of {listed}")

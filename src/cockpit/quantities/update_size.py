@@ -1,0 +1,17 @@
+"""Size of the step taken."""
+
+from dataclasses import dataclass
+
+from cockpit.engine.needs import Known
+from cockpit.quantities.norms import norms
+from cockpit.quantities.quantity import Observation, Quantity, Reading
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateSize(Quantity):
+    r"""Size of the step the optimiser took, $\|\theta_{t+1} - \theta_t\|_2$, per parameter and in all."""
+
+    needs = (Known.UPDATES,)
+
+    def compute(self, o: Observation) -> Reading:
+        return norms(o[Known.UPDATES])

@@ -1,0 +1,49 @@
+"""Finds quantities by name: the built-in folder first, then plugins under the entry point ``cockpit.quantities``."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import pkgutil
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from cockpit import quantities
+from cockpit.errors import CockpitError
+from cockpit.presets import PRESETS
+from cockpit.quantities.quantity import Quantity, snake_case
+
+
+@cache
+def quantity_classes() -> dict[str, type[Quantity]]:
+    """Return every quantity class by its stored name."""
+    found: dict[str, type[Quantity]] = {}
+    for info in pkgutil.iter_modules(quantities.__path__):
+        module = import_module(f"{quantities.__name__}.{info.name}")
+        for cls in vars(module).values():
+            own = inspect.isclass(cls) and cls.__module__ == module.__name__
+            if own and issubclass(cls, Quantity) and snake_case(cls.__name__) == info.name:
+                found[info.name] = cls
+    for point in entry_points(group="cockpit.quantities"):
+        found[point.name] = point.load()
+    found.pop("quantity", None)
+    return found
+
+
+def make_quantity(name: str) -> Quantity:
+    """Return a quantity with its default settings; both ``norm_test`` and ``NormTest`` are understood."""
+    classes = quantity_classes()
+    cls = classes.get(name) or classes.get(snake_case(name))
+    if cls is None:
+        near = difflib.get_close_matches(snake_case(name), classes, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise CockpitError(f"there is no quantity {name!r}.{hint} Known: {', '.join(sorted(classes))}")
+    return cls()
+
+
+def make_preset(name: str) -> list[Quantity]:
+    """Return the quantities of a configuration."""
+    if name not in PRESETS:
+        raise CockpitError(f"there is no configuration {name!r}; choose one of {', '.join(PRESETS)}")
+    return [make_quantity(q) for q in PRESETS[name]]

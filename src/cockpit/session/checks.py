@@ -1,0 +1,106 @@
+"""What the user hands in, checked at the door: each mistake gets an error that says what to do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cockpit.errors import CockpitError
+from cockpit.quantities.quantity import Quantity
+from cockpit.registry import make_preset, make_quantity
+
+
+def checked_model(model: object) -> nn.Module:
+    """Return the model itself, without a data-parallel wrapper."""
+    if not isinstance(model, nn.Module):
+        raise CockpitError(f"Cockpit(model, …): the model is a torch.nn.Module, not {type(model).__name__}")
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module
+    if not any(p.requires_grad for p in model.parameters()):
+        total = sum(1 for _ in model.parameters())
+        raise CockpitError(
+            f"Cockpit(model, …): {type(model).__name__} has no trainable parameter ({total} in all, none with "
+            "requires_grad=True), so there is nothing to watch. Unfreeze some before creating the cockpit."
+        )
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def checked_optimizers(optimizer: object) -> list[torch.optim.Optimizer]:
+    """Return the optimisers as a list, unwrapped."""
+    given: Sequence[Any] = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
+    found = []
+    for one in given:
+        inner = getattr(one, "optimizer", one)  # accelerate and others wrap it, without its hooks
+        if not isinstance(inner, torch.optim.Optimizer):
+            raise CockpitError(
+                f"Cockpit(model, optimizer, …): the optimizer is a torch.optim.Optimizer or a list of them, "
+                f"not {type(one).__name__}. The step of a training is counted by its optimizer."
+            )
+        found.append(inner)
+    if not found:
+        raise CockpitError("Cockpit(model, optimizer, …): the list of optimizers is empty")
+    return found
+
+
+def checked_quantities(config: str | None, quantities: object) -> list[Quantity]:
+    """Return the quantities to track, each under a name of its own."""
+    if quantities is None:
+        if config is not None and not isinstance(config, str):
+            raise CockpitError(f"Cockpit(config=…): a name such as 'economy', not {type(config).__name__}")
+        return make_preset(config or "economy")
+    if config is not None:
+        raise CockpitError("Cockpit(config=…, quantities=…): give one of them, not both")
+    if isinstance(quantities, str) or not isinstance(quantities, Sequence):
+        raise CockpitError(
+            f"Cockpit(quantities=…): a list of quantities or names, not {type(quantities).__name__}; "
+            "for one quantity write quantities=[…]"
+        )
+    made = [_quantity(q) for q in quantities]
+    seen: dict[str, Quantity] = {}
+    for q in made:
+        if q.name in seen:
+            raise CockpitError(
+                f"Cockpit(quantities=…): two quantities are called {q.name!r}: {seen[q.name]} and {q}. "
+                "Give one of them a label, e.g. label='second'; it is stored as 'name:label'."
+            )
+        seen[q.name] = q
+    return made
+
+
+def _quantity(given: object) -> Quantity:
+    if isinstance(given, Quantity):
+        return given
+    if isinstance(given, str):
+        return make_quantity(given)
+    if inspect.isclass(given) and issubclass(given, Quantity):
+        return given()
+    raise CockpitError(f"Cockpit(quantities=…): {given!r} is neither a quantity nor the name of one")
+
+
+def checked_losses(losses: object, call: str) -> Tensor:
+    """Insist on one loss per example, with a graph behind it."""
+    if not isinstance(losses, Tensor):
+        raise CockpitError(f"{call}(losses): a tensor with one loss per example, not {type(losses).__name__}")
+    if losses.ndim == 0:
+        raise CockpitError(
+            f"{call}(losses): got a single number, but individual gradients need one loss per example. "
+            'Compute the loss with reduction="none", e.g. nn.CrossEntropyLoss(reduction="none").'
+        )
+    if losses.ndim > 1:
+        raise CockpitError(
+            f"{call}(losses): got shape {list(losses.shape)}, but an example has one loss. Say what an example's "
+            "loss is: for losses per token or pixel, losses.flatten(1).mean(1) (mean) or .sum(1) (sum)."
+        )
+    if not losses.is_floating_point():
+        raise CockpitError(f"{call}(losses): losses are floating point numbers, not {losses.dtype}")
+    if losses.numel() and not losses.requires_grad:
+        raise CockpitError(
+            f"{call}(losses): no gradient can flow from these losses. Were they computed under torch.no_grad(), "
+            "detached, or turned into numbers? Hand in the tensor the loss function returned."
+        )
+    return losses

@@ -1,0 +1,100 @@
+"""The optimisers of a session: when a step begins and ends, learning rates, and whether gradients were cleared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from cockpit.quantities.quantity import OptimizerView
+
+
+class Optimizers:
+    """Listens to one or more optimisers; together they take one step.
+
+    The step is over when each of them has stepped. Where some step more rarely, ``stepped`` stays true and the
+    session ends the step when the next backward pass comes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        before: Callable[[], None],
+        after: Callable[[], None],
+    ) -> None:
+        self._model, self._optimizers = model, optimizers
+        self._before, self._after = before, after
+        self._waiting = set(range(len(optimizers)))
+        self._handles: list[RemovableHandle] = []
+        self._witness: tuple[Tensor, int] | None = None
+        self.stepping = self.stepped = False
+        for k, optimizer in enumerate(optimizers):
+            self._handles.append(optimizer.register_step_pre_hook(self._pre))
+            self._handles.append(optimizer.register_step_post_hook(lambda *_, k=k: self._post(k)))
+        self._rates = self._learning_rates()
+
+    def _pre(self, *_: Any) -> None:
+        self.stepping = True
+        self._rates = self._learning_rates()
+        self._before()
+
+    def _post(self, which: int) -> None:
+        self.stepping = False
+        self.stepped = True
+        self._witness = None
+        self._waiting.discard(which)
+        if not self._waiting:
+            self._after()
+
+    def begin(self) -> None:
+        """Wait for all of them again."""
+        self._waiting = set(range(len(self._optimizers)))
+        self.stepped = False
+
+    def note_gradients(self) -> None:
+        """Remember a gradient, to see later whether it was cleared."""
+        for parameter in self._model.parameters():
+            if parameter.grad is not None:
+                self._witness = (parameter, parameter.grad._version)
+                return
+
+    def gradients_cleared(self) -> bool:
+        """Say whether gradients were set to None or zero since the last backward pass."""
+        if self._witness is None:
+            return False
+        parameter, version = self._witness
+        if parameter.grad is None:
+            return True
+        return parameter.grad._version != version and not bool(parameter.grad.any())
+
+    def _learning_rates(self) -> list[tuple[list[Any], float]]:
+        groups = [g for optimizer in self._optimizers for g in optimizer.param_groups]
+        return [(g["params"], float(g.get("lr", float("nan")))) for g in groups]
+
+    def view(self) -> OptimizerView:
+        """Return what quantities may know; learning rates are those of the step just taken."""
+        rate = {id(p): lr for params, lr in self._rates for p in params}
+        by_name: Mapping[str, float] = {
+            name: rate[id(p)] for name, p in self._model.named_parameters() if id(p) in rate
+        }
+        name = "+".join(type(o).__name__ for o in self._optimizers)
+        plain = all(_plain_sgd(o) for o in self._optimizers)
+        return OptimizerView(name, by_name, plain, tuple(lr for _, lr in self._rates))
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._witness = None
+
+
+def _plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
+    extras = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
+    return isinstance(optimizer, torch.optim.SGD) and not any(
+        group[key] for group in optimizer.param_groups for key in extras
+    )

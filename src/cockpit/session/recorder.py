@@ -1,0 +1,172 @@
+"""From readings to records: asks quantities for their values and writes them, with their statuses, to the run."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cockpit.engine.ranks import Ranks
+from cockpit.errors import CockpitError, Gap
+from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
+from cockpit.store.folder import run_folder
+from cockpit.store.record import Event, Histogram, Record, Value
+from cockpit.store.writer import Writer
+from cockpit.version import __version__
+
+
+class Recorder:
+    """Writes one run; on ranks other than the first it computes and stays silent."""
+
+    def __init__(
+        self,
+        run: str | PathLike[str] | None,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        quantities: Sequence[Quantity],
+        config: str,
+        ranks: Ranks | None,
+        step: int,
+    ) -> None:
+        self.folder: Path | None = None
+        self._writer: Writer | None = None
+        self._coverage: Mapping[str, tuple[str, str]] = {}
+        self._said: set[tuple[str, str]] = set()
+        if ranks is not None and ranks.rank > 0:
+            return
+        if run is not None and not isinstance(run, str | PathLike):
+            raise CockpitError(f"Cockpit(run=…): a name or a folder, not {type(run).__name__}")
+        self.folder = run_folder(run, time.time())
+        continued = (self.folder / "run.db").exists()
+        self._writer = Writer(self.folder, _meta(model, optimizers, quantities, config, ranks))
+        if continued:
+            self.rewind(step)
+
+    def read(
+        self, quantity: Quantity, o: Observation, memory: Memory, following: Observation | None = None
+    ) -> None:
+        """Ask a quantity for its value of a step and write it; what it cannot say becomes a gap."""
+        o = replace(o, memory=memory, following=following)
+        try:
+            found = quantity.compute(o)
+            reading = found if isinstance(found, Reading) else Reading(found)
+        except Gap as gap:
+            reading = Reading(float("nan"), status=str(gap))
+        except Exception as failure:
+            text = f"failed: {type(failure).__name__}: {failure}"
+            self.failure(o.step, quantity.name, text)
+            reading = Reading(float("nan"), status=text)
+        if self._writer is not None:
+            self._writer.write(list(_records(quantity.name, o.step, reading)))
+
+    def step(
+        self,
+        step: int,
+        learning_rates: Sequence[float],
+        notes: Sequence[tuple[str, str]],
+        coverage: Mapping[str, tuple[str, str]],
+    ) -> None:
+        """Write what belongs to the step as a whole."""
+        if self._writer is None:
+            return
+        rates = {f"group_{k}": lr for k, lr in enumerate(learning_rates)} if len(learning_rates) > 1 else {}
+        self._writer.write(
+            [Record(step, "learning_rate", learning_rates[0])]
+            + [Record(step, "learning_rate", lr, scope) for scope, lr in rates.items()]
+        )
+        for kind, text in notes:
+            self.event(step, kind, text)
+        if coverage != self._coverage:
+            self._coverage = dict(coverage)
+            self._writer.set_meta({"coverage": {n: {"way": w, "reason": r} for n, (w, r) in coverage.items()}})
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the user's own numbers."""
+        records = []
+        for name, value in metrics.items():
+            try:
+                records.append(Record(step, name, float(value)))
+            except (TypeError, ValueError) as error:
+                raise CockpitError(f"log({name}=…): a number, not {type(value).__name__}") from error
+        if self._writer is not None:
+            self._writer.write(records)
+
+    def event(self, step: int, kind: str, text: str) -> None:
+        """Write an event."""
+        if self._writer is not None:
+            self._writer.event(Event(step, kind, text))
+
+    def failure(self, step: int, name: str, text: str) -> None:
+        """Write a failure of our own, once for each text."""
+        if (name, text) not in self._said:
+            self._said.add((name, text))
+            self.event(step, "gap", f"{name}: {text}" if name else text)
+
+    def assume(self, text: str) -> None:
+        """Store an assumption that the values rest on."""
+        if self._writer is not None:
+            self._writer.set_meta({"assumption": text})
+
+    def rewind(self, step: int) -> None:
+        """Continue the run from a step; what was recorded at or beyond it is superseded."""
+        if self._writer is not None:
+            self._writer.rewind(step)
+            self.event(step, "resumed", f"the run is continued from step {step}")
+
+    def close(self) -> None:
+        """End the run."""
+        if self._writer is not None:
+            self._writer.set_meta({"ended": time.time()})
+            self._writer.close()
+
+
+def _records(name: str, step: int, reading: Reading) -> Iterator[Record]:
+    if reading.value is not None:
+        yield Record(step, name, _plain(reading.value), "", reading.status)
+    for scope, value in reading.by_parameter.items():
+        yield Record(step, name, _plain(value), scope, "ok")
+    for key, value in reading.more.items():
+        yield Record(step, f"{name}.{key}", _plain(value))
+
+
+def _plain(value: object) -> Value:
+    if isinstance(value, Tensor):
+        return value.detach().double().cpu().numpy() if value.ndim else value.item()
+    if isinstance(value, Histogram):
+        return value
+    return float(value)  # type: ignore[arg-type]
+
+
+def _meta(
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    quantities: Sequence[Quantity],
+    config: str,
+    ranks: Ranks | None,
+) -> dict[str, Any]:
+    parameters = {n: {"shape": list(p.shape), "trainable": p.requires_grad} for n, p in model.named_parameters()}
+    device = next(model.parameters()).device
+    return {
+        "started": time.time(),
+        "ended": None,
+        "versions": {"cockpit": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "model": type(model).__name__,
+        "parameters": parameters,
+        "optimizer": "+".join(type(o).__name__ for o in optimizers),
+        "hyperparameters": [
+            {k: v for k, v in g.items() if k != "params" and isinstance(v, int | float | str | bool | None)}
+            for o in optimizers
+            for g in o.param_groups
+        ],
+        "config": config,
+        "quantities": [q.describe() for q in quantities],
+        "device": str(device) + (f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""),
+        "ranks": 1 if ranks is None else ranks.size,
+    }

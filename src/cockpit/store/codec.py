@@ -1,0 +1,96 @@
+"""How values become bytes and text in the file, and back: numbers, steps, statuses, arrays, histograms.
+
+The formats are those that ``schema.sql`` documents; nothing here knows SQL, and nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cockpit.store.record import Histogram
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def pack_floats(values: Sequence[float] | Floats) -> bytes:
+    """Return float64 in network byte order."""
+    return np.asarray(values, dtype=">f8").tobytes()
+
+
+def unpack_floats(data: bytes) -> Floats:
+    """Undo `pack_floats`."""
+    return np.frombuffer(data, dtype=">f8").astype(np.float64)
+
+
+def pack_steps(steps: Ints) -> bytes | None:
+    """Return int64 in network byte order, or None where the first, the last and their number say it all."""
+    if len(steps) < 3 or not np.ptp(np.diff(steps)):
+        return None
+    return steps.astype(">i8").tobytes()
+
+
+def unpack_steps(data: bytes | None, first: int, last: int, count: int) -> Ints:
+    """Undo `pack_steps`."""
+    if data is not None:
+        return np.frombuffer(data, dtype=">i8").astype(np.int64)
+    stride = (last - first) // (count - 1) if count > 1 else 1
+    return np.arange(count, dtype=np.int64) * stride + first
+
+
+def pack_status(status: Iterable[tuple[int, str]]) -> str | None:
+    """Return JSON {status: [positions]} of the statuses that are not ok, None where all are."""
+    positions: dict[str, list[int]] = {}
+    for position, text in status:
+        positions.setdefault(text, []).append(position)
+    return json.dumps(positions, separators=(",", ":")) if positions else None
+
+
+def unpack_status(text: str | None) -> dict[int, str]:
+    """Return {position: status} of the statuses that are not ok."""
+    if text is None:
+        return {}
+    return {position: status for status, positions in json.loads(text).items() for position in positions}
+
+
+def pack_array(values: npt.NDArray[Any]) -> tuple[str, str, bytes]:
+    """Return (dtype, shape, data) as the table ``array`` holds them; Python objects are refused."""
+    if values.dtype.kind not in "biufc":
+        raise TypeError(f"an array of {values.dtype} cannot be stored, only numbers can")
+    big = values.astype(values.dtype.newbyteorder(">"), order="C", copy=False)
+    return big.dtype.str, json.dumps(values.shape), zlib.compress(big.tobytes(), 1)
+
+
+def unpack_array(dtype: str, shape: str, data: bytes) -> npt.NDArray[Any]:
+    """Undo `pack_array`."""
+    values = np.frombuffer(zlib.decompress(data), dtype=np.dtype(dtype)).reshape(json.loads(shape))
+    return values.astype(values.dtype.newbyteorder("="))
+
+
+def pack_edges(histogram: Histogram) -> tuple[bytes, ...]:
+    """Return the edges of one or two axes."""
+    axes = histogram.edges if isinstance(histogram.edges, tuple) else (histogram.edges,)
+    return tuple(pack_floats(axis) for axis in axes)
+
+
+def pack_json(value: Any) -> str:
+    """Return JSON for anything: what JSON cannot say is written as text, NaN and Infinity as bare words."""
+    try:
+        return json.dumps(value, default=_plain, skipkeys=True)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(repr(value))
+
+
+def _plain(value: Any) -> Any:
+    """Say a value that is not JSON in words that are."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    return str(value)

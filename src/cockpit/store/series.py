@@ -1,0 +1,85 @@
+"""Series: the values of one quantity over the steps, as a reader gets them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cockpit.errors import CockpitError
+from cockpit.store.codec import Floats, Ints
+from cockpit.store.record import Value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Steps in ascending order, one value and one status each.
+
+    ``values`` is a float64 array where all values are numbers; else a list of histograms or arrays, in which
+    a gap is a NaN.
+    """
+
+    name: str
+    scope: str
+    steps: Ints
+    values: Floats | list[Value]
+    status: list[str]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def to_numpy(self) -> tuple[Ints, npt.NDArray[Any]]:
+        """Return (steps, values); histograms, and arrays of different shapes, come in an array of objects."""
+        values = self.values
+        if isinstance(values, np.ndarray):
+            return self.steps, values
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        if len(arrays) == len(values) and len({array.shape for array in arrays}) == 1:
+            return self.steps, np.stack(arrays)
+        objects = np.empty(len(values), dtype=object)
+        for k, value in enumerate(values):  # a plain assignment would try to broadcast arrays
+            objects[k] = value
+        return self.steps, objects
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a DataFrame with the columns value and status, indexed by step."""
+        values = self.values if isinstance(self.values, np.ndarray) else list(self.values)
+        index = pandas().Index(self.steps, name="step")
+        frame: pd.DataFrame = pandas().DataFrame({"value": values, "status": self.status}, index=index)
+        return frame
+
+
+def pandas() -> Any:
+    """Return the pandas module, which is an optional extra."""
+    try:
+        return import_module("pandas")
+    except ImportError as error:
+        raise CockpitError("to_pandas needs pandas: pip install 'cockpit-debugger[pandas]'") from error
+
+
+def extremes(values: Floats, points: int) -> Ints:
+    """Return at most ``points`` positions such that the smallest and largest value of every stretch survive.
+
+    The range is cut into ``points // 2`` stretches of nearly equal length and each keeps its minimum and its
+    maximum. A NaN counts as the largest value, so no stretch hides one.
+    """
+    if len(values) <= points:
+        return np.arange(len(values))
+    if points < 2:
+        return np.arange(len(values))[-points:] if points > 0 else np.arange(0)
+    bounds = np.linspace(0, len(values), points // 2 + 1).astype(np.int64)
+    # fmin passes over a NaN, maximum gives it back
+    return np.union1d(_extreme(values, bounds, np.fmin), _extreme(values, bounds, np.maximum))
+
+
+def _extreme(values: Floats, bounds: Ints, reduce: np.ufunc) -> Ints:
+    """Return, for each stretch, the first position of its minimum or maximum."""
+    best = np.repeat(reduce.reduceat(values, bounds[:-1]), np.diff(bounds))
+    hits = np.flatnonzero((values == best) | (np.isnan(values) & np.isnan(best)))
+    return hits[np.searchsorted(hits, bounds[:-1])]
