@@ -34,7 +34,7 @@ def filled(module: nn.Module, seed: int = 0) -> nn.Module:
 
 def losses_of(outputs: tuple[Tensor, ...], layouts: tuple[Layout, ...], n: int) -> Tensor:
     """One nonlinear loss for each example, in which every output element has a weight of its own."""
-    total = torch.zeros(n, dtype=torch.float64)
+    total = torch.zeros(n, dtype=torch.float64, device=outputs[0].device)
     for k, (out, layout) in enumerate(zip(outputs, layouts, strict=True)):
         y = layout.split(out, n, 0)
         total = total + (torch.sin(1.3 * y) * normal(*y.shape, seed=17 + k).to(y) + 0.2 * y.square()).sum(1)
@@ -58,8 +58,9 @@ def trace(
     """Run the calls and go back with uneven loss weights; return the losses and what a formula receives."""
     f = formula_for(module)
     assert f is not None
-    weights = torch.linspace(0.5, 2, n, dtype=torch.float64)
-    losses = torch.zeros(n, dtype=torch.float64)
+    device = next(module.parameters()).device
+    weights = torch.linspace(0.5, 2, n, dtype=torch.float64, device=device)
+    losses = torch.zeros(n, dtype=torch.float64, device=device)
     kept: list[Any] = []
     for args, kwargs in calls:
         assert f.refuses(module, args, kwargs) is None
@@ -69,7 +70,7 @@ def trace(
             return seen.setdefault(id(x), x.detach()) if isinstance(x, Tensor) else x
 
         stored = tree_map(detached, (args, kwargs))
-        replay = Replay.now(torch.device("cpu")) if f.replays(module) else None
+        replay = Replay.now(device) if f.replays(module) else None
         outputs = tensors(module(*args, **kwargs))
         layouts = f.candidates(module, outputs, n)[pick]
         grads: list[Tensor | None] = [None] * len(outputs)
@@ -122,8 +123,8 @@ def by_autograd(module: nn.Module, losses: Tensor) -> dict[str, Tensor]:
 
 def compare(found: ExampleGradients, expected: Tensor, rtol: float = 1e-9) -> None:
     """Ask every question of the gradients and compare with the written-out ones."""
-    n, v = len(expected), normal(*expected.shape[1:], seed=5)
-    weights = normal(n, seed=6)
+    n, v = len(expected), normal(*expected.shape[1:], seed=5).to(expected)
+    weights = normal(n, seed=6).to(expected)
     scale = float(expected.abs().max())
     assert scale > 0, f"{found.name}: nothing to compare"
 

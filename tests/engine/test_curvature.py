@@ -2,99 +2,20 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cockpit.engine.curvature import DiagonalResult, FlatParameters, HessianProduct
 from cockpit.engine.lanczos import top_eigenpair
 from cockpit.errors import Gap
+from curvature_problems import dense_hessian, forward, problem
 
 F64 = torch.float64
 CPU = torch.device("cpu")
-
-
-def mlp(activation: type[nn.Module] = nn.Tanh) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 5), activation(), nn.Linear(5, 3)).to(F64)
-
-
-def conv() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3)).to(
-        F64
-    )
-
-
-class TiedTransformer(nn.Module):
-    """One encoder layer between an embedding and its transpose."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = nn.Embedding(5, 4)
-        self.layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True)
-        self.to(F64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(self.embedding(x)) @ self.embedding.weight.T
-
-
-def token_losses(logits: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(logits.transpose(1, 2), y, reduction="none").mean(1)
-
-
-def binary_losses(logits: Tensor, y: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(logits, F.one_hot(y, 3).to(logits), reduction="none").mean(1)
-
-
-def squared_losses(f: Tensor, y: Tensor) -> Tensor:
-    return (f - F.one_hot(y, 3)).square().mean(1)
-
-
-def cross_entropy(f: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(f, y, reduction="none")
-
-
-Problem = tuple[nn.Module, Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]]
-
-
-def problem(name: str, examples: int = 6) -> Problem:
-    g = torch.Generator().manual_seed(1)
-    y = torch.randint(0, 3, (examples,), generator=g)
-    x = torch.randn(examples, 4, dtype=F64, generator=g)
-    if name == "conv":
-        return conv(), torch.randn(examples, 1, 6, 6, dtype=F64, generator=g), y, cross_entropy
-    if name == "tokens":
-        tokens = torch.randint(0, 5, (examples, 3), generator=g)
-        return TiedTransformer(), tokens, tokens.roll(1, 1), token_losses
-    loss = {"mse": squared_losses, "bce": binary_losses, "ce": cross_entropy}[name]
-    return mlp(), x, y, loss
-
-
-def dense_hessian(problem: Problem) -> Tensor:
-    """H by torch.func, written independently of the code under test; attention in its plain form."""
-    model, x, y, loss = problem
-    names = dict(model.named_parameters())
-    flat = torch.cat([p.detach().reshape(-1) for p in names.values()])
-
-    def mean_loss(vector: Tensor) -> Tensor:
-        pieces = vector.split([p.numel() for p in names.values()])
-        values = {n: v.reshape(p.shape) for (n, p), v in zip(names.items(), pieces, strict=True)}
-        return loss(torch.func.functional_call(model, values, (x,)), y).mean()
-
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        return torch.autograd.functional.hessian(mean_loss, flat)
-
-
-def forward(problem: Problem) -> Tensor:
-    model, x, y, loss = problem
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        return loss(model(x), y)
 
 
 @pytest.mark.parametrize("name", ["ce", "mse", "bce", "conv", "tokens"])

@@ -55,10 +55,9 @@ def from_slopes(d0: float, d1: float, status: str, scale: float | None = None) -
     return -d1 / d0, "uphill" if d0 > 0 else status
 
 
-def least_squares(start: End, end: End) -> float:
-    """The same α from weighted least squares of a₀ + a₁σ + a₂σ², weights 1/variance: −2a₂/a₁ − 1."""
+def least_squares(start: End, end: End) -> Array:
+    """The parabola a₀ + a₁σ + a₂σ² by weighted least squares, weights 1/variance; its α is −2a₂/a₁ − 1."""
     design = np.array([[1.0, 0, 0], [1, 1, 1], [0, 1, 0], [0, 1, 2]])
     seen = np.array([start.f, end.f, start.d, end.d])
     root = 1 / np.sqrt([start.f_var, end.f_var, start.d_var, end.d_var])
-    a = np.linalg.lstsq(design * root[:, None], seen * root, rcond=None)[0]
-    return float(-2 * a[2] / a[1] - 1)
+    return np.linalg.lstsq(design * root[:, None], seen * root, rcond=None)[0]

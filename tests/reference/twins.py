@@ -1,14 +1,15 @@
 """A training run measured by plain autograd: the twin of a watched run, written without the package's engine.
 
 ``train`` runs an ordinary loop in float64 and computes, at every step, every quantity from explicit
-individual gradients of all micro-batches joined, and on request from dense Hessians. There is one forward pass
-per micro-batch and nothing else that draws random numbers, so a watched run that starts from the same seed sees
-the same dropout masks. Records are keyed by step, name and scope (a parameter's qualified name, or empty).
+individual gradients of all micro-batches joined, and on request from dense Hessians. There is one forward
+pass per micro-batch and nothing else that draws random numbers, so a watched run that starts from the same
+seed sees the same dropout masks. Records are keyed by step, name and scope (a parameter's qualified name, or
+empty).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,7 @@ def train(
     chunks: Sequence[Sequence[int]],
     weighting: Weighting = "mean",
     curvature: bool = False,
+    dense: Collection[int] | None = None,
     seed: int = 0,
     before_step: Callable[[nn.Module], object] | None = None,
 ) -> Twin:
@@ -61,6 +63,7 @@ def train(
         chunks: Sizes of the micro-batches of each step; their number is the number of steps.
         weighting: How losses become the scalar that is differentiated; it changes the path, not the formulas.
         curvature: Also the quantities that need dense Hessians or Gauss-Newton diagonals.
+        dense: The steps at which Hessians are formed, all if not given; a row costs a double backward pass.
         seed: Of the global random stream at the start of training; the stream is put back at the end.
         before_step: Called after the backward passes, for instance to clip gradients.
     """
@@ -73,7 +76,7 @@ def train(
         for step, sizes in enumerate(chunks):
             opt.zero_grad()
             theta = snapshot(trained)
-            seen, curved = measured(problem, model, trained, step, sizes, weighting, curvature)
+            seen, curved = measured(problem, model, trained, step, sizes, weighting, curvature, dense)
             if before_step is not None:
                 before_step(model)
             records = noise_records(seen, opt) | curvature_records(seen, curved)
@@ -106,6 +109,7 @@ def measured(
     sizes: Sequence[int],
     weighting: Weighting,
     curvature: bool,
+    dense: Collection[int] | None,
 ) -> tuple[Seen, dict[str, np.ndarray]]:
     """The forward and backward passes of one step, with the individual gradients of its joined batch."""
     parameters, n = list(trained.values()), sum(sizes)
@@ -124,7 +128,7 @@ def measured(
                 )
             objective(chunk, weighting).backward(retain_graph=curvature)
     curved = {"diag_ggn_exact": ggn} if curvature and problem.outputs and problem.grad_calls else {}
-    if curvature and problem.grad_calls:
+    if curvature and problem.grad_calls and (dense is None or step in dense):
         try:
             curved["hessian"] = hessian(torch.cat(losses).mean(), parameters)
         except NotImplementedError:  # an operation of torch that has no second derivative, e.g. embedding_bag

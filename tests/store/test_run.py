@@ -79,7 +79,11 @@ def test_histograms_and_arrays_keep_shape_counts_edges_and_what_lies_outside(tmp
     one = Histogram(np.array([1, 2**40, 0, 3]), edges, underflow=5, overflow=6, nan=7, inf=8)
     two = Histogram(np.arange(8).reshape(4, 2), (edges, np.array([0.0, 0.5, np.inf])))
     theta = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
-    records = [Record(1, "grad_hist1d", one), Record(1, "grad_hist2d", two), Record(2, "parameters", theta, "w")]
+    records = [
+        Record(1, "grad_hist1d", one),
+        Record(1, "grad_hist2d", two),
+        Record(2, "parameters", theta, "w"),
+    ]
     run = write(tmp_path, records)
     (back,) = run.series("grad_hist1d").values
     assert isinstance(back, Histogram)
@@ -203,7 +207,7 @@ def test_pandas(tmp_path: Path) -> None:
 
 def test_unknown_names_say_what_there_is(tmp_path: Path) -> None:
     run = write(tmp_path, [Record(0, "grad_norm", 1.0, "layer1.weight"), Record(0, "loss", 1.0)])
-    with pytest.raises(CockpitError, match="did you mean 'grad_norm'.*loss"):
+    with pytest.raises(CockpitError, match=r"did you mean 'grad_norm'.*loss"):
         run.series("gradnorm")
     with pytest.raises(CockpitError, match=r"did you mean 'layer1.weight'"):
         run.series("grad_norm", "layer1.wieght")
@@ -214,7 +218,7 @@ def test_unknown_names_say_what_there_is(tmp_path: Path) -> None:
 def test_paths_that_are_no_runs(tmp_path: Path) -> None:
     with pytest.raises(CockpitError, match="does not exist"):
         Run(tmp_path / "nowhere")
-    with pytest.raises(CockpitError, match="no run.db"):
+    with pytest.raises(CockpitError, match=r"no run\.db"):
         Run(tmp_path)
     (tmp_path / "run.db").write_bytes(b"")
     with pytest.raises(CockpitError, match="empty"):
@@ -255,7 +259,9 @@ def test_compaction_is_invisible(tmp_path: Path) -> None:
             assert run.series("late").steps.tolist() == list(range(start + 499))
     with sqlite3.connect(tmp_path / "run.db") as db:
         rows = db.execute("SELECT count(*) FROM step_row").fetchone()[0]
-        chunks = dict(db.execute("SELECT name, count(*) FROM chunk JOIN series ON series = series.id GROUP BY 1"))
+        chunks = dict(
+            db.execute("SELECT name, count(*) FROM chunk JOIN series ON series = series.id GROUP BY 1")
+        )
     db.close()
     assert rows == 0
     assert chunks["rare"] == 1
@@ -269,13 +275,13 @@ from pathlib import Path
 from cockpit.store.record import Record
 from cockpit.store.writer import Writer
 with Writer(Path(sys.argv[1])) as writer:
-    print("ready", flush=True)
     for step in range(3000):
         writer.write([Record(step, "loss", float(step)), Record(step, "twin", -float(step))])
         if step % 10 == 0:
             time.sleep(0.003)
         if step % 40 == 0:
             writer.flush()
+            print("ready", flush=True)
 """
     child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None

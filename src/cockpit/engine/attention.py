@@ -23,6 +23,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from cockpit.engine.graph import edge, edges_behind
 
 
 class Entry(torch.autograd.Function):
-    """Passes query, key, value and mask on, with a tensor of zeros as the bypass for the result's gradient."""
+    """Passes query, key, value and mask on, and zeros as the bypass for the result's gradient."""
 
     @staticmethod
     def forward(
@@ -73,7 +74,7 @@ class Exit(torch.autograd.Function):
         return result.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradient for the kernel or for the bypass."""
         return (None, grad) if torch.is_grad_enabled() else (grad, None)
 
@@ -133,16 +134,24 @@ def is_fused(result: Tensor, start: Tensor) -> bool:
     return any("ScaledDotProduct" in node.name() for node, _ in edges_behind([here], walls))
 
 
-class Attention:
-    """The function that stands in for ``F.scaled_dot_product_attention``; counts who needs it."""
+def recorded(inputs: tuple[Tensor | None, ...]) -> bool:
+    """Say whether plain eager autograd records a call with these inputs."""
+    tensors = [x for x in inputs if x is not None]
+    return (
+        torch.is_grad_enabled()
+        and any(x.requires_grad for x in tensors)
+        and all(type(x) in (Tensor, torch.nn.Parameter) and not x.is_nested for x in tensors)
+        and not torch._C._get_tracing_state()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch.autograd.forward_ad._current_level < 0
+    )
 
-    def __init__(self) -> None:
-        self.original: Callable[..., Tensor] = F.scaled_dot_product_attention
-        self.users = 0
-        self.lock = threading.Lock()
 
-    def __call__(
-        self,
+def gated(original: Callable[..., Tensor], active: Callable[[], bool]) -> Callable[..., Tensor]:
+    """Return a stand-in for ``original`` that adds the gates while ``active``."""
+
+    @wraps(original)
+    def scaled_dot_product_attention(
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -152,51 +161,55 @@ class Attention:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """Return attention, twice differentiable where gradients are recorded."""
         inputs = (query, key, value, attn_mask)
         more = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-        if dropout_p > 0 or self.users == 0 or not recorded(inputs):
-            return self.original(query, key, value, attn_mask=attn_mask, **more)
-        lead = torch.broadcast_shapes(
-            *(x.shape[:-2] for x in ((query,) if enable_gqa else (query, key, value)))
-        )
-        shape = (*lead, query.shape[-2], value.shape[-1])
-        *passed, bypass = Entry.apply(is_causal, scale, shape, *inputs)
-        q, k, v, mask = passed
-        result = self.original(q, k, v, attn_mask=mask, **more)
-        fused = result.shape == bypass.shape and is_fused(result, bypass)
-        return Exit.apply(result, bypass) if fused else result  # type: ignore[no-any-return]
+        if torch.compiler.is_compiling() or dropout_p > 0 or not active() or not recorded(inputs):
+            return original(query, key, value, attn_mask=attn_mask, **more)
+        shape = (*query.shape[:-1], value.shape[-1])  # fused kernels do not broadcast
+        q, k, v, mask, bypass = Entry.apply(is_causal, scale, shape, *inputs)  # type: ignore[no-untyped-call]
+        result = original(q, k, v, attn_mask=mask, **more)
+        if result.shape == bypass.shape and is_fused(result, bypass):
+            result = Exit.apply(result, bypass)  # type: ignore[no-untyped-call]
+        return result
+
+    return scaled_dot_product_attention
 
 
-def recorded(inputs: tuple[Tensor | None, ...]) -> bool:
-    """Say whether plain eager autograd records a call with these inputs."""
-    tensors = [x for x in inputs if x is not None]
-    return (
-        torch.is_grad_enabled()
-        and any(x.requires_grad for x in tensors)
-        and all(type(x) in (Tensor, torch.nn.Parameter) and not x.is_nested for x in tensors)
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch.autograd.forward_ad._current_level < 0
-    )
+class Installation:
+    """Who needs the stand-in, over all threads, and which function it stands in for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.original: Callable[..., Tensor] = F.scaled_dot_product_attention
+        self.standin: Callable[..., Tensor] | None = None
+
+    def enter(self) -> None:
+        """Put the stand-in into ``torch.nn.functional`` for the first who needs it."""
+        with self.lock:
+            self.users += 1
+            if self.users == 1:
+                # A new one each time: somebody may have wrapped the last one and kept it.
+                self.original = F.scaled_dot_product_attention
+                self.standin = gated(self.original, lambda: self.users > 0)
+                F.scaled_dot_product_attention = self.standin
+
+    def leave(self) -> None:
+        """Take it out after the last, unless somebody else's is there by now: then it only stands by."""
+        with self.lock:
+            self.users -= 1
+            if self.users == 0 and F.scaled_dot_product_attention is self.standin:
+                F.scaled_dot_product_attention = self.original
 
 
-_attention = Attention()
+INSTALLATION = Installation()
 
 
 @contextmanager
 def twice_differentiable_attention() -> Iterator[None]:
-    """Make attention called inside the block differentiable twice; blocks may nest and run in several threads."""
-    with _attention.lock:
-        _attention.users += 1
-        if _attention.users == 1 and F.scaled_dot_product_attention is not _attention:
-            _attention.original = F.scaled_dot_product_attention
-            F.scaled_dot_product_attention = _attention
+    """Make attention called inside the block differentiable twice; blocks may nest and overlap in threads."""
+    INSTALLATION.enter()
     try:
         yield
     finally:
-        with _attention.lock:
-            _attention.users -= 1
-            if _attention.users == 0 and F.scaled_dot_product_attention is _attention:
-                F.scaled_dot_product_attention = _attention.original
+        INSTALLATION.leave()

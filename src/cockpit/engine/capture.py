@@ -129,8 +129,8 @@ class Capture:
         return numbered
 
     @contextmanager
-    def receive(self, receiver: Receiver) -> Iterator[None]:
-        """Hand output gradients to ``receiver(use, grads)`` inside the block."""
+    def receive(self, receiver: Receiver | None) -> Iterator[None]:
+        """Hand output gradients to ``receiver(use, grads)`` inside the block, or (None) to nobody."""
         before, self._receiver = self._receiver, receiver
         try:
             yield

@@ -75,6 +75,8 @@ class Plan:
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3}
 """Relative deviation up to which a formula counts as confirmed; half precisions get 0.1."""
+NOTHING = {torch.float64: 1e-12, torch.float32: 1e-5}
+"""Share of the whole gradient's norm below which a parameter's gradient is rounding; half precisions 1e-2."""
 
 
 BATCHNORM = "BatchNorm in training mode couples the examples: row contribution to the joint gradient"
@@ -131,6 +133,7 @@ class Examination:
         self.weights = probe_weights(losses)
         self.seen: dict[int, tuple[Use, tuple[Tensor | None, ...]]] = {}
         self.layouts: dict[int, tuple[Layout, ...]] = {}
+        self.norm = 0.0
 
     def plan(self, batchnorm: bool) -> Plan:
         """Run both passes and decide for every parameter."""
@@ -138,6 +141,7 @@ class Examination:
             ones = self._gradients(torch.ones_like(self.losses))
         with self.capture.receive(self._find_layout):
             weighted = self._gradients(self.weights)
+        self.norm = sum(float(wide(g).square().sum()) for g in weighted.values() if g is not None) ** 0.5
         parts, refused = self._parts()
         ways: dict[str, Coverage] = {}
         for name, parameter in self.parameters.items():
@@ -214,10 +218,14 @@ class Examination:
             found = g.total(weights)
             w2 = 1 if weights is None else weights.square().to(found)
             scale = float((g.norm2() * w2).sum().sqrt()) + float(wide(truth).norm())
-            off = float((found - wide(truth)).norm())
         except Exception:
             return False
-        return off <= TOLERANCE.get(truth.dtype, 0.1) * scale if scale else off == 0
+        return self._close(found, wide(truth), scale)
+
+    def _close(self, found: Tensor, truth: Tensor, scale: float) -> bool:
+        off = float((found - truth).norm())
+        dtype = self.losses.dtype if truth.dtype is torch.float32 else truth.dtype  # autocast computes in less
+        return off <= max(TOLERANCE.get(dtype, 0.1) * scale, NOTHING.get(dtype, 1e-2) * self.norm)
 
     def _by_graph(
         self, reasons: Mapping[str, str], weighted: Mapping[str, Tensor | None]
@@ -235,7 +243,7 @@ class Examination:
         for name, total in totals.items():
             truth = wide(weighted[name])  # type: ignore[arg-type]  # unused parameters do not come here
             scale = float(truth.norm()) + float(total.norm())
-            if float((total - truth).norm()) > TOLERANCE.get(truth.dtype, 0.1) * scale:
+            if not self._close(total, truth, scale):
                 way = Way.LOOP  # a batching rule that is wrong; one pass for each example cannot be
         return {name: Coverage(way, reason) for name, reason in reasons.items()}
 

@@ -80,6 +80,7 @@ class Engine:
         self._open = ExitStack()
         self._batch: Batch | None = None
         self._proxy: Proxy | None = None
+        self._weighed = False
         self.blind = False
         """Whether backward passes come without losses."""
 
@@ -150,12 +151,15 @@ class Engine:
             self.coverage.update(plan.ways)
             self._watch(step, plan, losses, examples, statistics)
         if losses is not None and known:
-            self._open.callback(losses.register_hook(lambda w: self._weigh(w, losses)).remove)
             alone = self.usual_batches == 1
             self.curvatures.enter(losses, plan, step.table, alone)
             if self.curvatures.eigen and not alone:
                 self._open.enter_context(graphs_kept())
-        if self._batch is not None:  # last of all: the passes above are ours, only the user's is to be reduced
+        # Hooks last of all: the passes above were ours, only the user's is to be reduced.
+        if losses is not None and known:
+            self._weighed = False
+            self._open.callback(losses.register_hook(lambda w: self._weigh(w, losses)).remove)
+        if self._batch is not None:
             self._open.enter_context(self.capture.receive(self._batch.receive))
 
     def leave(self) -> None:
@@ -275,14 +279,18 @@ class Engine:
             batch.serve(losses)
 
     def _weigh(self, weights: Tensor, losses: Tensor) -> None:
+        if self._weighed:  # our own passes below come through here again
+            return
+        self._weighed = True
         weights = weights.detach()
         step, batch = self._step, self._batch
-        if batch is not None:
-            batch.weigh(weights, losses)
-            if step is not None and batch.keep is not None:
-                step.losses[-1] = step.losses[-1][batch.keep]
-        if step is not None and Known.GRADIENTS in self._needs:
-            step.accumulated.weigh(weights, losses)
+        with self.capture.receive(None):  # backward passes of our own inside the user's
+            if batch is not None:
+                batch.weigh(weights, losses)
+                if step is not None and batch.keep is not None:
+                    step.losses[-1] = step.losses[-1][batch.keep]
+            if step is not None and Known.GRADIENTS in self._needs:
+                step.accumulated.weigh(weights, losses)
 
     def plan(self, losses: Tensor | None, examples: int) -> Plan:
         """Return by which way each parameter is served in the forward pass at hand, checking new ones."""

@@ -86,14 +86,15 @@ class ExampleGradients:
         if len(tables) == len(self.parts):
             sums, _, row = _joined(tables).segments()
             return sums.new_zeros(self.parameter.shape).index_add_(0, row, sums.square())
-        sizes = _sizes(self.parts)
-        if sizes is not None and sizes[1] == 1:  # one use: the square of a product is a product of squares
-            a, b = _factors(self.parts, 0, self.examples)
-            return torch.einsum("ngto,ngti->goi", b.square(), a.square()).reshape(self.parameter.shape)
-        total = torch.zeros((), device=self.parameter.device)
-        for g in self.blocks():
-            total = total + g.square().sum(0)
-        return total
+        sizes, total = _sizes(self.parts), torch.zeros((), device=self.parameter.device)
+        if sizes is None or sizes[1] > 1:
+            for g in self.blocks():
+                total = total + g.square().sum(0)
+            return total
+        for i, j in self.spans(sizes[0] * (sizes[2] + sizes[3])):
+            a, b = _factors(self.parts, i, j)  # one use: the square of a product is a product of squares
+            total = total + torch.einsum("ngto,ngti->goi", b.square(), a.square())
+        return total.reshape(self.parameter.shape)
 
     def _cross(self, table: Rows, others: tuple[Part, ...], sizes: tuple[int, int, int, int]) -> Tensor:
         r"""Return $\langle r_i, f_i\rangle$ of a table's and the factors' gradients, [N]: tied embeddings.
@@ -146,8 +147,8 @@ def _few_uses(sizes: tuple[int, int, int, int]) -> bool:
 def _ghost_norm2(a: Tensor, b: Tensor) -> Tensor:
     r"""Return $\sum_{ts} \langle a_t, a_s\rangle \langle b_t, b_s\rangle$, [n].
 
-    Goodfellow, "Efficient per-example gradient computations", 2015, for one use; Li et al., "Large language models
-    can be strong differentially private learners", 2022, for several.
+    For one use: Goodfellow, "Efficient per-example gradient computations", 2015. For several: Li et al.,
+    "Large language models can be strong differentially private learners", 2022.
     """
     if a.shape[2] == 1:
         return (a.square().sum(3) * b.square().sum(3)).sum((1, 2))

@@ -72,7 +72,7 @@ def frontier(losses: Tensor, outputs: Sequence[Tensor], parameters: Mapping[str,
 
 
 @contextmanager
-def dropped_graphs_noticed(losses: Iterable[Tensor]) -> Iterator[None]:
+def dropped_graphs_noticed(starts: Iterable[Tensor], stops: Iterable[Tensor] = ()) -> Iterator[None]:
     """Raise a `Gap` if a custom function's backward, run inside the block, forgets how its result depends.
 
     Native operations without a second derivative raise when asked for it. A custom ``autograd.Function``
@@ -92,8 +92,9 @@ def dropped_graphs_noticed(losses: Iterable[Tensor]) -> Iterator[None]:
 
         return node.register_hook(hook)
 
-    starts = [e for e in map(edge, losses) if e is not None]
-    nodes = {node for node, _ in edges_behind(starts)}
+    ends = [e for e in map(edge, stops) if e is not None]
+    passed = edges_behind([e for e in map(edge, starts) if e is not None], ends)
+    nodes = {node for node, _ in passed.difference(ends)}
     handles = [look(node) for node in nodes if isinstance(node, BackwardCFunction)]
     try:
         yield

@@ -42,7 +42,7 @@ class Part(ABC):
         r"""Return $\sum_i w_i g_i$ without forming $g_i$; weights default to one."""
 
     def factors(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
-        r"""Return (a [n, G, T, I], b [n, G, T, O]) with $g = \sum_t b_t a_t^\top$, or None without such a form."""
+        r"""Return (a [n, G, T, I], b [n, G, T, O]) with $g = \sum_t b_t a_t^\top$, or None: no such form."""
         return None
 
     def sizes(self) -> tuple[int, int, int, int] | None:
@@ -72,13 +72,15 @@ class Dense(Part):
 
     def dot(self, direction: Tensor) -> Tensor:
         """Contract."""
-        return torch.tensordot(self.gradients, direction.to(self.gradients), dims=direction.ndim)
+        dots: Tensor = torch.tensordot(self.gradients, direction.to(self.gradients), dims=direction.ndim)
+        return dots
 
     def total(self, weights: Tensor | None = None) -> Tensor:
         """Sum."""
         if weights is None:
             return self.gradients.sum(0)
-        return torch.tensordot(weights.to(self.gradients), self.gradients, dims=1)
+        total: Tensor = torch.tensordot(weights.to(self.gradients), self.gradients, dims=1)
+        return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +146,8 @@ class Lazy(Part):
 
     def dense(self, start: int, stop: int) -> Tensor:
         """Multiply block by block: factors may be far larger than the gradients."""
-        return torch.cat([self.outer(i, j).dense(0, j - i) for i, j in self._blocks(start, stop)])
+        blocks = [self.outer(i, j).dense(0, j - i) for i, j in self._blocks(start, stop)]
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
     def dot(self, direction: Tensor) -> Tensor:
         """Contract block by block."""

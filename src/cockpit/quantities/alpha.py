@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 
-import torch
 from torch import Tensor
 
 from cockpit.engine.needs import Known
@@ -57,9 +57,9 @@ def _variance_of_mean(x: Tensor) -> float:
 def _reading(d0: float, d1: float, each: dict[str, Number], status: str) -> Reading:
     more = {"slope_start": d0, "slope_end": d1}
     if d1 < d0:
-        return Reading(float("nan"), each, "concave: the fitted parabola has no minimum", more)
+        return Reading(nan, each, "concave: the fitted parabola has no minimum", more)
     if d0 == 0:
-        return Reading(float("nan"), each, "flat: the fitted slope at the start vanishes", more)
+        return Reading(nan, each, "flat: the fitted slope at the start vanishes", more)
     if d0 > 0 and status == "ok":
         status = "uphill: the fitted minimum lies behind the start"
     return Reading(-d1 / d0, each, status, more)
@@ -73,5 +73,6 @@ def _by_parameter(o: Observation, after: Observation) -> dict[str, Number]:
     for name in here:
         if name in there:
             d0, d1 = float(here[name].double().mean()), float(there[name].double().mean())
-            each[name] = -d1 / d0 if d0 else torch.nan
+            moved = bool(o[Known.UPDATES][name].any())
+            each[name] = -1.0 if not moved else -d1 / d0 if d0 else nan
     return each

@@ -70,6 +70,12 @@ def _tested(test: Callable[[Moments], float], moments: Moments) -> float:
     return test(moments)
 
 
+def difference(whole: float, part: float) -> float:
+    """Return ``whole − part`` of two nearly equal sums, or zero where only rounding would be left."""
+    rest = whole - part
+    return rest if rest > 1e-13 * whole else 0.0
+
+
 def variances(square_sum: Tensor, total: Tensor, n: int) -> tuple[Tensor, Tensor]:
     r"""Return the mean gradient $g$ and the biased variance $\sigma^2 = \frac1N\sum_n g_n^2 - g^2$, elementwise."""
     mean = total.double() / n

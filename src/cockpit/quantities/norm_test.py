@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from cockpit.engine.statistics import Norm2, Total
-from cockpit.quantities.noise import Moments, gradient_test
+from cockpit.quantities.noise import Moments, difference, gradient_test
 from cockpit.quantities.quantity import Observation, Quantity, Reading
 
 
@@ -23,4 +23,4 @@ class NormTest(Quantity):
 
 def norm_test(m: Moments) -> float:
     """Evaluate the formula."""
-    return sqrt(max(0.0, m.norm2_sum - m.examples * m.mean2) / (m.pairs * m.mean2))
+    return sqrt(difference(m.norm2_sum, m.examples * m.mean2) / (m.pairs * m.mean2))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from cockpit.engine.statistics import Direction, Norm2, Projection, Total
-from cockpit.quantities.noise import Moments, gradient_test
+from cockpit.quantities.noise import Moments, difference, gradient_test
 from cockpit.quantities.quantity import Observation, Quantity, Reading
 
 
@@ -23,4 +23,4 @@ class OrthoTest(Quantity):
 
 def ortho_test(m: Moments) -> float:
     """Evaluate the formula."""
-    return sqrt(max(0.0, m.norm2_sum - m.inner2_sum / m.mean2) / (m.pairs * m.mean2))
+    return sqrt(difference(m.norm2_sum, m.inner2_sum / m.mean2) / (m.pairs * m.mean2))

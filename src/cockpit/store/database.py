@@ -79,6 +79,7 @@ def close_for_good(db: sqlite3.Connection) -> None:
     Leaving WAL mode fails while a reader is connected; readers are short, so a second try is usually enough,
     and a file left in WAL mode is complete as well.
     """
+    db.execute("PRAGMA busy_timeout = 200")
     for _ in range(3):
         try:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -17,19 +17,20 @@ def logs_folder() -> Path:
     return Path(os.environ.get("COCKPIT_LOGS") or LOGS)
 
 
-def run_folder(run: str | os.PathLike[str] | None, now: datetime) -> Path:
+def run_folder(run: str | os.PathLike[str] | None, now: float) -> Path:
     """Return the folder of a run; a folder for a name is new, and made at once so that no one else takes it.
 
     A name (no path separator, no existing folder) becomes ``cockpit_logs/<YYYYmmdd-HHMMSS>-<name>/``, with
-    ``-2``, ``-3``, … appended where that exists. A path is used as it is, and so continues the run in it.
+    ``-2``, ``-3``, … appended where that exists; ``now`` is Unix time. A path is used as it is, and so
+    continues the run in it.
     """
     if run is not None and not _is_name(run):
         return Path(run).expanduser()
     # characters that some file systems refuse, and lengths that they cut
     name = re.sub(r'[<>:"|?*\x00-\x1f\x7f]', "-", str(run or "run"))[:100].rstrip(". ") or "run"
-    logs = logs_folder()
+    logs, time = logs_folder(), datetime.fromtimestamp(now)
     for number in count(1):
-        folder = logs / f"{now:%Y%m%d-%H%M%S}-{name}{f'-{number}' if number > 1 else ''}"
+        folder = logs / f"{time:%Y%m%d-%H%M%S}-{name}{f'-{number}' if number > 1 else ''}"
         try:
             _make_logs(logs)
             folder.mkdir()
@@ -45,7 +46,7 @@ def run_folder(run: str | os.PathLike[str] | None, now: datetime) -> Path:
 
 def _is_name(run: str | os.PathLike[str]) -> bool:
     separators = {os.sep, os.altsep or os.sep}
-    return isinstance(run, str) and not separators & set(run) and not (run and Path(run).is_dir())
+    return isinstance(run, str) and not separators & set(run) and not os.path.isdir(run)
 
 
 def _make_logs(logs: Path) -> None:

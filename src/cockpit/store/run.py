@@ -121,7 +121,9 @@ class Run:
             found = longest.fetchone()
             numbers = len(read_numbers(db, found[0], -(2**63)).steps) if found else 0
             rows = db.execute("SELECT count(DISTINCT step) FROM step_row").fetchone()[0]
-            arrays = db.execute("SELECT max(n) FROM (SELECT count(*) AS n FROM array GROUP BY series)").fetchone()[0]
+            arrays = db.execute(
+                "SELECT max(n) FROM (SELECT count(*) AS n FROM array GROUP BY series)"
+            ).fetchone()[0]
             ends = [
                 db.execute(f"SELECT max({column}) FROM {table}").fetchone()[0]
                 for column, table in (("last_step", "chunk"), ("step", "step_row"), ("step", "array"))

@@ -15,7 +15,8 @@ CREATE TABLE state (
 );
 INSERT INTO state VALUES (1, 0, 0);
 
--- What is known about the run as a whole. The writer itself keeps started, ended (null while open) and writer.
+-- What is known about the run as a whole. The writer itself keeps started and ended (Unix time; ended is null while
+-- the run is open) and writer (process and host).
 CREATE TABLE meta (
   key   TEXT PRIMARY KEY,
   value TEXT NOT NULL                  -- JSON

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 import numpy as np
 
@@ -49,11 +50,12 @@ class Tables:
             try:
                 # nearly every record is a number that is ok, of a series that is known: keep that path short
                 series = known.get((record.name, record.scope))
-                if type(record.value) is float and record.status == "ok" and series and series not in arrays:
-                    if record.step in rows and not status:
-                        rows[record.step][series] = record.value
-                        continue
-                self._put_one(record, rows, status)
+                value = record.value
+                usual = type(value) is float and record.status == "ok" and series not in arrays
+                if usual and series and not status and record.step in rows:
+                    rows[record.step][series] = cast(float, value)
+                else:
+                    self._put_one(record, rows, status)
             except (TypeError, ValueError, OverflowError, AttributeError) as error:
                 refused.append(f"{record!r:.200}: {error}")
         for step, values in rows.items():
@@ -112,12 +114,12 @@ class Tables:
                 status.get(step, {}).pop(series, None)
 
     def _put_row(self, step: int, values: dict[int, float], status: dict[int, str]) -> None:
-        layout = tuple(values)
+        layout = tuple(sorted(values))  # so that the order in which quantities come makes no new layout
         number = self._layouts.get(layout)
         if number is None:
             number = self._number("layout", "series", json.dumps(layout, separators=(",", ":")))
             self._layouts[layout] = number
-        data = pack_floats(list(values.values()))
+        data = pack_floats([values[series] for series in layout])
         where = {series: position for position, series in enumerate(layout)} if status else {}
         words = pack_status((where[series], text) for series, text in status.items())
         self._db.execute(

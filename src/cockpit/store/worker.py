@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
@@ -186,5 +185,5 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _now() -> str:
-    """Return the time as JSON text."""
-    return pack_json(datetime.now().astimezone().isoformat(timespec="seconds"))
+    """Return Unix time as JSON."""
+    return pack_json(time.time())

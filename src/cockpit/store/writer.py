@@ -46,7 +46,7 @@ class Writer:
         self._thread.start()
         atexit.register(self._at_exit)
         self.set_meta(meta or {})
-        self.flush(2.0)  # so that the file is there, and first troubles are known, when training begins
+        self.flush(1.0)  # so that the file is there, and first troubles are known, when training begins
 
     @property
     def acknowledged(self) -> int:

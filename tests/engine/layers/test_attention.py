@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,13 @@ from cockpit.engine.layers.formula import formula_for
 from layer_check import check, filled, gradients_of, normal, trace
 
 N, T, S, E = 3, 4, 5, 6
+
+
+@pytest.fixture(autouse=True)
+def seed() -> Iterator[None]:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        yield
 
 
 def tokens(length: int, width: int = E, first: bool = True, seed: int = 0) -> Tensor:

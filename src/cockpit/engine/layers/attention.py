@@ -1,8 +1,8 @@
 """Multi-head attention, whose projections are used without their modules being called.
 
-The layer is run again from its inputs, and its output gradient is taken back to the projections $q, k, v$; the
-four projections are then linear layers. With dropout the same mask is needed: the random state from before the
-forward pass is restored, and the operations are those of `torch.nn.functional`, in its order.
+The layer is run again from its inputs, and its output gradient is taken back to the projections $q, k, v$;
+the four projections are then linear layers. With dropout the same mask is needed: the random state from
+before the forward pass is restored, and the operations are those of `torch.nn.functional`, in its order.
 """
 
 from __future__ import annotations

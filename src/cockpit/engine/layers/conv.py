@@ -2,9 +2,9 @@ r"""Convolutions and transposed convolutions in one, two and three dimensions.
 
 A convolution is a linear layer over patches: with the patch $p_{it}$ under output pixel t of example i,
 $g_i = \sum_t \delta_{it} p_{it}^\top$ in each group. A transposed convolution is the same with input and
-output gradient changing places: patches of $\delta$, at the pixels of x. Patches are as many times larger than
-the image as the kernel has taps, so they are formed for a few examples at a time; and what is linear in the
-gradient needs none: $\langle g_i, V\rangle = \langle \mathrm{conv}(x_i; V), \delta_i\rangle$.
+output gradient changing places: patches of $\delta$, at the pixels of x. Patches are as many times larger
+than the image as the kernel has taps, so they are formed for a few examples at a time; and what is linear
+in the gradient needs none: $\langle g_i, V\rangle = \langle \mathrm{conv}(x_i; V), \delta_i\rangle$.
 """
 
 from __future__ import annotations

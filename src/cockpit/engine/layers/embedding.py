@@ -1,8 +1,8 @@
 r"""Embedding tables: every look-up touches one row.
 
 $g_i = \sum_t e_{\mathrm{id}_{it}} \delta_{it}^\top$; for a bag, $\delta$ is the bag's, repeated for its
-entries with their weights. ``max_norm`` rescales rows before the look-up and outside of differentiation, so it
-changes nothing here.
+entries with their weights. ``max_norm`` rescales rows before the look-up and outside of differentiation, so
+it changes nothing here.
 """
 
 from collections.abc import Mapping

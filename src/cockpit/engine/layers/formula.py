@@ -92,8 +92,8 @@ class Call:
     """One forward call of a layer and what came back through it.
 
     ``grads`` are the gradients of the output tensors (None where none came), already those of the examples'
-    own losses. ``layouts`` say for each output tensor where its examples are; ``keep`` names the examples that
-    count (None: all of them).
+    own losses. ``layouts`` say for each output tensor where its examples are; ``keep`` names the examples
+    that count (None: all of them).
     """
 
     module: nn.Module

@@ -1,8 +1,8 @@
 r"""Normalisation layers: $y = \gamma \hat x + \beta$ with a normalised input that has no parameters.
 
-$g_i^\gamma = \sum_t \hat x_{it} \odot \delta_{it}$ and $g_i^\beta = \sum_t \delta_{it}$, over the
-positions t of example i. In a BatchNorm that uses the statistics of its batch, an example's loss depends on the
-other examples' rows; there $g_i$ is the *row contribution*, what example i's rows add to the gradient of the
+$g_i^\gamma = \sum_t \hat x_{it} \odot \delta_{it}$ and $g_i^\beta = \sum_t \delta_{it}$, over the positions
+t of example i. In a BatchNorm that uses the statistics of its batch, an example's loss depends on the other
+examples' rows; there $g_i$ is the *row contribution*, what example i's rows add to the gradient of the
 summed loss.
 """
 

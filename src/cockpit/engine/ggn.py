@@ -1,0 +1,141 @@
+r"""The generalised Gauss-Newton matrix (GGN) of a watched batch (Schraudolph, 2002).
+
+$G = \frac{1}{N} \sum_n J_n^\top \Lambda_n J_n$ with $J_n = \partial f_n / \partial\theta$ the Jacobian of
+example n's outputs and $\Lambda_n = \nabla^2_f \ell_n$: the Hessian without the network's own curvature.
+
+Diagonals need $\sum_n (J_n^\top v_n)^2$: the sum of squared individual gradients, for output gradients $v$.
+Whoever can compute that hands it in as ``square_sums``: it receives one tensor for each tensor the model
+returned (zeros where an output takes no part in the losses) and returns the sums by parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.curvature import DiagonalResult, FlatParameters, differentiating, wide_dtype
+from cockpit.engine.graph import dropped_graphs_noticed
+from cockpit.engine.loss_graph import LossGraph
+from cockpit.engine.loss_roots import Signed, root_of
+from cockpit.errors import Gap
+
+SquareSums = Callable[[tuple[Tensor, ...]], dict[str, Tensor]]
+
+
+class GGNProduct:
+    r"""$v \mapsto Gv$ on the live graph: by J (deriving $J^\top u$ by u), $\Lambda$ and $J^\top$ in turn.
+
+    Args:
+        losses: one loss per example, [N], with a live graph.
+        outputs: the tensors that the model returned, on that graph.
+        parameters: leaves by name; those that the outputs do not use have zero curvature.
+    """
+
+    def __init__(self, losses: Tensor, outputs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> None:
+        self.flat = FlatParameters(parameters)
+        self.losses = LossGraph(losses, outputs, parameters)
+        self._dummies = [torch.zeros_like(x, requires_grad=True) for x in self.losses.outputs]
+        noticed = dropped_graphs_noticed(self.losses.outputs)
+        with differentiating(self.flat.device), noticed, torch.enable_grad():
+            pulled = self._pull(self._dummies, create_graph=True)
+        self._rows = [k for k, x in enumerate(pulled) if x is not None and x.requires_grad]
+        self._pulled = [x for x in pulled if x is not None and x.requires_grad]
+
+    def _pull(self, vectors: Sequence[Tensor], create_graph: bool) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(
+            self.losses.outputs,
+            self.flat.tensors,
+            vectors,
+            retain_graph=True,
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """Return $Gv$ for one flat vector, [D]."""
+        if not self._pulled:
+            return torch.zeros_like(vector)
+        pieces = self.flat.split(vector)
+        with differentiating(self.flat.device):
+            pushed = torch.autograd.grad(
+                self._pulled,
+                self._dummies,
+                [pieces[k] for k in self._rows],
+                retain_graph=True,
+                allow_unused=True,
+            )
+            moved = [
+                torch.zeros_like(d) if x is None else x for x, d in zip(pushed, self._dummies, strict=True)
+            ]
+            pulled = self._pull(self.losses.product(moved), create_graph=False)
+        return self.flat.join(pulled) / self.losses.examples
+
+
+def ggn_diagonal(
+    losses: Tensor,
+    outputs: Sequence[Tensor],
+    square_sums: SquareSums,
+    parameters: Mapping[str, Tensor] | None = None,
+    max_columns: int = 2048,
+) -> DiagonalResult:
+    """Return the exact diagonal of the GGN: one call of ``square_sums`` a column of the loss Hessians' root.
+
+    Args:
+        losses: one loss per example, [N], with a live graph.
+        outputs: the tensors that the model returned, on that graph.
+        square_sums: see the module.
+        parameters: where given, makes losses that use parameters past the outputs a `Gap`.
+        max_columns: more columns than this (C classes times T positions) are a `Gap`.
+    """
+    graph = LossGraph(losses, outputs, parameters)
+    root = root_of(graph)
+    if root.count > max_columns:
+        raise Gap(
+            f"too_many_outputs: the exact GGN takes {root.count} backward passes, more than {max_columns}; "
+            "use diag_ggn_mc"
+        )
+    return DiagonalResult(_summed(graph, root.columns(), square_sums), "ggn")
+
+
+def ggn_diagonal_mc(
+    losses: Tensor,
+    outputs: Sequence[Tensor],
+    square_sums: SquareSums,
+    generator: torch.Generator,
+    parameters: Mapping[str, Tensor] | None = None,
+    samples: int = 1,
+) -> DiagonalResult:
+    """Return an unbiased estimate of the GGN's diagonal, by one call of ``square_sums`` a sample.
+
+    With two samples or more their spread gives the traces' standard errors. Arguments as `ggn_diagonal`.
+    """
+    graph = LossGraph(losses, outputs, parameters)
+    root = root_of(graph)
+    drawn = [_summed(graph, root.draw(generator), square_sums) for _ in range(max(samples, 1))]
+    mean = {name: torch.stack([d[name] for d in drawn]).mean(0) for name in drawn[0]}
+    if len(drawn) == 1:
+        return DiagonalResult(mean, "ggn_mc")
+    traces = {n: torch.stack([d[n].sum(dtype=wide_dtype(d[n].device)) for d in drawn]) for n in mean}
+    return DiagonalResult(mean, "ggn_mc", *standard_errors(traces))
+
+
+def standard_errors(traces: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the standard errors of mean traces, by parameter and of their sum, from samples [M] of each."""
+    count = len(next(iter(traces.values())))
+    device = next(iter(traces.values())).device
+    total = torch.stack([t.to(device) for t in traces.values()]).sum(0)
+    return {n: t.std() / count**0.5 for n, t in traces.items()}, total.std() / count**0.5
+
+
+def _summed(graph: LossGraph, vectors: Iterable[Signed], square_sums: SquareSums) -> dict[str, Tensor]:
+    total: dict[str, Tensor] = {}
+    for sign, vector in vectors:
+        for name, value in square_sums(graph.for_all(vector)).items():
+            share = value.detach() * (sign / graph.examples)
+            total[name] = total[name] + share if name in total else share
+    if not total:  # no curvature at all: learn names and shapes from a vector of zeros
+        zeros = square_sums(graph.for_all([torch.zeros_like(x) for x in graph.outputs]))
+        return {name: torch.zeros_like(value) for name, value in zeros.items()}
+    return total

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from cockpit.engine import gradients
+from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.parts import Dense, Outer, Part, Rows
+from layer_check import compare, normal
+
+SHAPE = torch.Size((6, 4))
+
+
+def outer(n: int, uses: int, groups: int = 1, seed: int = 0) -> Outer:
+    a = normal(n, groups, uses, 4, seed=seed)
+    return Outer(a, normal(n, groups, uses, 6 // groups, seed=seed + 1), SHAPE)
+
+
+def rows(n: int, uses: int, seed: int = 0) -> Rows:
+    ids = torch.randint(6, (n, uses), generator=torch.Generator().manual_seed(seed))
+    return Rows(ids, normal(n, uses, 4, seed=seed), SHAPE)
+
+
+JOINS: dict[str, tuple[str, ...]] = {
+    "one use": ("one",),
+    "few uses": ("few",),
+    "many uses": ("many",),
+    "two uses": ("one", "few"),
+    "a table": ("rows",),
+    "a table twice": ("rows", "more rows"),
+    "tied, few uses": ("rows", "one"),
+    "tied twice": ("rows", "one", "more rows", "another"),
+    "tied, many uses": ("rows", "many"),
+    "written out and few uses": ("dense", "one"),
+    "written out and a table": ("dense", "rows"),
+    "factors that do not stack": ("one", "groups"),
+    "a table and groups": ("rows", "groups"),
+}
+
+
+def joined(which: str, n: int = 5) -> tuple[ExampleGradients, Tensor]:
+    known: dict[str, Part] = {
+        "one": outer(n, 1),
+        "another": outer(n, 1, seed=8),
+        "few": outer(n, 2, seed=2),
+        "many": outer(n, 9, seed=4),
+        "groups": outer(n, 1, groups=2, seed=6),
+        "rows": rows(n, 3),
+        "more rows": rows(n, 2, seed=1),
+        "dense": Dense(normal(n, *SHAPE, seed=7)),
+    }
+    parts = tuple(known[name] for name in JOINS[which])
+    expected = torch.stack([part.dense(0, n) for part in parts]).sum(0)
+    return ExampleGradients("weight", normal(*SHAPE), parts), expected
+
+
+@pytest.mark.parametrize("block", [2**24, 60, 1])
+@pytest.mark.parametrize("which", JOINS)
+def test_uses_are_summed_before_anything_else(
+    which: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradients, "BLOCK", block)
+    found, expected = joined(which)
+    compare(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("which", "writes"), [("few uses", 0), ("tied, few uses", 0), ("many uses", 1)])
+def test_gradients_are_written_out_only_where_that_is_cheaper(
+    which: str, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = joined(which)
+    count = 0
+    dense = ExampleGradients.dense
+
+    def counted(self: ExampleGradients, start: int, stop: int) -> Tensor:
+        nonlocal count
+        count += 1
+        return dense(self, start, stop)
+
+    monkeypatch.setattr(ExampleGradients, "dense", counted)
+    found.norm2()
+    found.total()
+    found.dot(normal(*SHAPE))
+    assert count == writes
+
+
+def test_blocks_stay_within_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients, "BLOCK", 50)
+    found, expected = joined("many uses")
+    assert [len(g) for g in found.blocks()] == [2, 2, 1]
+    assert list(found.spans(1000)) == [(i, i + 1) for i in range(5)]
+    torch.testing.assert_close(torch.cat(list(found.blocks())), expected)
+
+
+@pytest.mark.parametrize("which", JOINS)
+def test_no_examples_at_all(which: str) -> None:
+    found, _ = joined(which, n=0)
+    assert found.norm2().shape == (0,)
+    assert torch.equal(found.square_sum(), torch.zeros(SHAPE, dtype=torch.float64))
+
+
+def test_aligned_uses_do_not_give_negative_squares() -> None:
+    a, b = normal(3, 1, 2, 40).float(), normal(3, 1, 2, 40, seed=1).float()
+    a[:, :, 1], b[:, :, 1] = a[:, :, 0], -b[:, :, 0]  # the two uses cancel
+    found = ExampleGradients("weight", torch.zeros(40, 40), (Outer(a, b, torch.Size((40, 40))),))
+    assert (found.norm2() >= 0).all()

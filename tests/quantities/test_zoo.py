@@ -1,0 +1,49 @@
+"""Every quantity on every problem of the zoo against its independent twin, in all weightings and splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from reference.twins import train
+from torch import nn
+from watched import HISTOGRAMS, SCALARS, differences, watch
+
+from cockpit.testing import Weighting, problems
+
+ZOO = {p.name: p for p in problems()}
+EXACT = [p.name for p in problems() if p.exact and p.grad_calls]
+
+
+def momentum(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def plain(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+CASES = [
+    pytest.param(momentum, [[4], [4], [3]], "mean", id="mean, ragged"),
+    pytest.param(plain, [[2, 3], [2, 3]], "weighted", id="weighted, two micro-batches"),
+    pytest.param(adam, [[3, 3], [3, 3]], "sum", id="sum, two micro-batches"),
+    pytest.param(adam, [[5], [5]], "scaled", id="scaled"),
+]
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(("optimizer", "chunks", "weighting"), CASES)
+def test_first_order(name, optimizer, chunks, weighting: Weighting, tmp_path: Path):
+    problem = ZOO[name]
+    twin = train(problem, optimizer, chunks, weighting)
+    run, cockpit, model = watch(problem, optimizer, chunks, tmp_path, SCALARS + HISTOGRAMS, weighting)
+    assert differences(run, twin, SCALARS + HISTOGRAMS) == []
+    assert not [e for e in run.events() if e.kind == "gap"]
+    assert {way for way, _ in cockpit.coverage.values()} <= {"formula", "vmap", "loop", "unused", "frozen"}
+    for key, value in model.named_parameters():
+        assert torch.equal(value, twin.final[key]), f"{key}: watching changed the training"
