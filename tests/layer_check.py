@@ -16,7 +16,7 @@ from cockpit.engine.parts import Part
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     """Return float64 numbers that do not depend on the global random state."""
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def filled(module: nn.Module, seed: int = 0) -> nn.Module:
@@ -131,7 +131,7 @@ def compare(found: ExampleGradients, expected: Tensor, rtol: float = 1e-9) -> No
     def close(got: Tensor, want: Tensor, size: float) -> None:
         torch.testing.assert_close(got, want, rtol=rtol, atol=rtol * size, msg=lambda m: f"{found.name}: {m}")
 
-    flat = expected.flatten(1)
+    flat = expected.reshape(n, v.numel())
     assert found.examples == n
     close(found.dense(0, n), expected, scale)
     close(found.dense(n // 2, n), expected[n // 2 :], scale)

@@ -45,7 +45,12 @@ def test_list_for_people(logs: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_list_for_programs(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", str(logs), "--json"]) == 0
     broken, first, _ = json.loads(capsys.readouterr().out)
-    assert (first["name"], first["steps"], first["last_step"], first["status"]) == ("first", 10, 18, "finished")
+    assert (first["name"], first["steps"], first["last_step"], first["status"]) == (
+        "first",
+        10,
+        18,
+        "finished",
+    )
     assert "not a run" in broken["error"]
 
 
@@ -63,7 +68,9 @@ def test_export_to_standard_output_and_to_a_file(
     assert main(["export", str(logs / "first"), "--format", form]) == 0
     text = capsys.readouterr().out
     target = tmp_path / "out"
-    assert main(["export", str(logs / "first" / "run.db"), "--format", form, "-o", str(target), "--json"]) == 0
+    assert (
+        main(["export", str(logs / "first" / "run.db"), "--format", form, "-o", str(target), "--json"]) == 0
+    )
     facts = json.loads(capsys.readouterr().out)
     assert target.read_text().splitlines() == text.splitlines()
     assert facts["file"] == str(target)

@@ -77,9 +77,12 @@ def vanishes(twin: Twin, step: int, scope: str) -> bool:
 
 
 def joined_at_zero(counts: np.ndarray) -> np.ndarray:
-    """Add the two bins next to zero: which of them counts a gradient of 1e-17 is chance."""
-    half = len(counts) // 2
-    return np.concatenate([counts[: half - 1], counts[half - 1 : half + 1].sum(0, keepdims=True), counts[half + 1 :]])
+    """Add the two bins next to zero in each axis: which of them counts a number of 1e-17 is chance."""
+    for axis in range(counts.ndim):
+        half = counts.shape[axis] // 2
+        below, middle, above = np.split(counts, [half - 1, half + 1], axis)
+        counts = np.concatenate([below, middle.sum(axis, keepdims=True), above], axis)
+    return counts
 
 
 def same(got: Any, value: Any, rtol: float) -> bool:

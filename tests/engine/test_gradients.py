@@ -105,3 +105,8 @@ def test_aligned_uses_do_not_give_negative_squares() -> None:
     a[:, :, 1], b[:, :, 1] = a[:, :, 0], -b[:, :, 0]  # the two uses cancel
     found = ExampleGradients("weight", torch.zeros(40, 40), (Outer(a, b, torch.Size((40, 40))),))
     assert (found.norm2() >= 0).all()
+
+
+def test_a_parameter_without_axes() -> None:
+    g = normal(5)
+    compare(ExampleGradients("scale", torch.zeros((), dtype=torch.float64), (Dense(g),)), g, rtol=1e-12)

@@ -133,20 +133,20 @@ def test_what_cannot_be_measured_says_why():
         LossGraph(losses, ())
     with pytest.raises(Gap, match=r"^no_outputs: the model returns its losses"):
         LossGraph(losses, (losses,))
+    tokens = f.square()
     with pytest.raises(Gap, match=r"^no_outputs: .*linear.*its own losses"):
-        tokens = f.square()
         LossGraph(tokens.mean(1), (tokens,))
     with pytest.raises(Gap, match=r"^no_outputs: no axis"):
         LossGraph(f.reshape(6, 2).square().sum(1)[:5], (f,))
     with pytest.raises(Gap, match=r"^no_outputs: .*penalty"):
         LossGraph(losses + w.square().sum(), (f,), {"w": w})
+    hidden = f.sin()
     with pytest.raises(Gap, match=r"^no_outputs: .*another one computed from it"):
-        hidden = f.sin()
         LossGraph((f.square() + hidden**2).sum(1), (f, hidden), {"w": w})
     with pytest.raises(Gap, match=r"^no_outputs: the losses carry no graph"):
         LossGraph(losses.detach(), (f,))
+    _, wide = model_output(2, 513)
     with pytest.raises(Gap, match=r"^too_many_outputs"):
-        _, wide = model_output(2, 513)
         loss_hessian(wide.square().sum(1), (wide,))
 
 

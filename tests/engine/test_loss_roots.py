@@ -114,10 +114,10 @@ def test_draws_are_right_on_average(case):
     graph = LossGraph(losses(f), (f,))
     root = root_of(graph)
     generator = torch.Generator().manual_seed(0)
-    draws = 1000
+    draws = 400
     found = matrices(graph, [v for _ in range(draws) for v in root.draw(generator)]) / draws
     expected = graph.dense()
-    assert float((found - expected).abs().max()) < 0.15 * float(expected.abs().max())
+    assert float((found - expected).abs().max()) < 0.25 * float(expected.abs().max())
 
 
 def test_drawn_labels_have_the_predicted_frequencies():

@@ -10,6 +10,7 @@ from reference.twins import train
 from torch import nn
 from watched import HISTOGRAMS, SCALARS, differences, watch
 
+from cockpit import HessMaxEV, HessTrace, TICDiag, TICTrace
 from cockpit.testing import Weighting, problems
 
 ZOO = {p.name: p for p in problems()}
@@ -45,5 +46,33 @@ def test_first_order(name, optimizer, chunks, weighting: Weighting, tmp_path: Pa
     assert differences(run, twin, SCALARS + HISTOGRAMS) == []
     assert not [e for e in run.events() if e.kind == "gap"]
     assert {way for way, _ in cockpit.coverage.values()} <= {"formula", "vmap", "loop", "unused", "frozen"}
+    for key, value in model.named_parameters():
+        assert torch.equal(value, twin.final[key]), f"{key}: watching changed the training"
+
+
+KINDS = ("diag_h", "diag_ggn_exact")
+CURVED = [cls(curvature=kind, label=kind) for cls in (HessTrace, TICDiag, TICTrace) for kind in KINDS]
+LARGE = 700
+"""Above this many parameters the twin's dense Hessians take too long for every run of the suite."""
+
+
+def size(name: str) -> int:
+    return sum(p.numel() for p in ZOO[name].build().parameters())
+
+
+@pytest.mark.parametrize("chunks", [[[4], [3]], [[2, 2], [2, 2]]], ids=["whole", "two micro-batches"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if size(n) > LARGE else []) for n in EXACT]
+)
+def test_curvature(name, chunks, tmp_path: Path):
+    problem = ZOO[name]
+    twin = train(problem, plain, chunks, curvature=True)
+    run, _, model = watch(problem, plain, chunks, tmp_path, [*CURVED, HessMaxEV()])
+    names = {n for _, n, _ in twin.records} & {q.name for q in CURVED}
+    if problem.double_backward:
+        assert differences(run, twin, ["hess_max_ev"], rtol=1e-2) == []
+        assert set(run.series("hess_max_ev").status) == {"ok"}
+    if names:
+        assert differences(run, twin, sorted(names)) == []
     for key, value in model.named_parameters():
         assert torch.equal(value, twin.final[key]), f"{key}: watching changed the training"

@@ -11,7 +11,7 @@ import torch
 
 from reference import noise
 from reference.counts import histogram_1d, histogram_2d
-from reference.step import End, alpha, from_slopes
+from reference.step import End, alpha
 
 Array = npt.NDArray[np.float64]
 Records = dict[tuple[str, str], tuple[Any, str]]
@@ -94,7 +94,7 @@ def step_length(start: Seen, end: Seen) -> dict[str, tuple[float, str]]:
     found = {"": alpha(*ends, moved=any(x.any() for x in s.values()))}
     for name in s:
         d0, d1 = (float(d[name].mean()) for d in slopes)
-        found[name] = from_slopes(d0, d1, "slopes_only") if s[name].any() else (-1.0, "zero_step")
+        found[name] = (-d1 / d0 if d0 else np.nan, "slopes_only") if s[name].any() else (-1.0, "zero_step")
     return found
 
 

@@ -94,7 +94,9 @@ def test_oracle(tmp_path: Path, name: str, chunks: list[tuple[int, ...]]):
     if len({len(c) for c in chunks}) == 1:
         assert not gaps
     wrong = from_twin(run, twin, [*SCALARS, *HISTOGRAMS], rtol=1e-7)
-    excused = tuple(f"{name}[{scope}] at {t}:" for t, name, _ in gaps for scope in ("", *run_scopes(twin, name)))
+    excused = tuple(
+        f"{name}[{scope}] at {t}:" for t, name, _ in gaps for scope in ("", *run_scopes(twin, name))
+    )
     assert not [line for line in wrong if not line.startswith(excused or "none")]
 
 

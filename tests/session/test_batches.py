@@ -11,7 +11,18 @@ from torch import nn
 
 from cockpit import Cockpit, Histogram
 from reference import noise, step
-from session.loops import Records, batch, events, everything, individual_gradients, losses_of, net, records, sgd, trained
+from session.loops import (
+    Records,
+    batch,
+    events,
+    everything,
+    individual_gradients,
+    losses_of,
+    net,
+    records,
+    sgd,
+    trained,
+)
 
 
 def sized(folder: Path, sizes: list[int]) -> Records:
@@ -117,7 +128,15 @@ def test_nan_in_one_loss(tmp_path: Path):
     assert histogram.nan > 0
     assert histogram.total == 6 * sum(p.numel() for p in net().parameters())
     assert found[1, "grad_hist2d", ""][0].total == histogram.total
-    for name in ("grad_norm", "norm_test", "inner_test", "mean_gsnr", "cabs", "early_stopping", "hess_max_ev"):
+    for name in (
+        "grad_norm",
+        "norm_test",
+        "inner_test",
+        "mean_gsnr",
+        "cabs",
+        "early_stopping",
+        "hess_max_ev",
+    ):
         value, why = found[1, name, ""]
         assert np.isnan(value), name
         assert why != "ok", name

@@ -13,7 +13,19 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from cockpit import Cockpit, Run
-from session.loops import FIRST_ORDER, Records, batch, differences, everything, events, losses_of, net, records, sgd, trained
+from session.loops import (
+    FIRST_ORDER,
+    Records,
+    batch,
+    differences,
+    everything,
+    events,
+    losses_of,
+    net,
+    records,
+    sgd,
+    trained,
+)
 
 
 class Net(nn.Module):
@@ -99,7 +111,9 @@ def test_channels_last(tmp_path: Path):
     for layout in (torch.contiguous_format, torch.channels_last):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
-            model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 2)).double()
+            model = nn.Sequential(
+                nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 2)
+            ).double()
         model = model.to(memory_format=layout)
 
         def body(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
@@ -138,7 +152,9 @@ class WithSpare(nn.Module):
 
 def test_unused_parameters(tmp_path: Path):
     """Zero in norms, absent from histograms and from D, listed as unused."""
-    found = trained(tmp_path / "spare", lambda c, m, o, t: c.backward(losses_of(m, *batch(t))), model=WithSpare())
+    found = trained(
+        tmp_path / "spare", lambda c, m, o, t: c.backward(losses_of(m, *batch(t))), model=WithSpare()
+    )
     expected = trained(tmp_path / "plain", lambda c, m, o, t: c.backward(losses_of(m, *batch(t))))
     whole = {k: v for k, v in found.items() if not k[2]}
     assert not differences(whole, {k: v for k, v in expected.items() if not k[2]})

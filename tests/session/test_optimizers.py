@@ -66,7 +66,11 @@ def test_lbfgs(tmp_path: Path):
             opt.step(closure)
             after = nn.utils.parameters_to_vector(model.parameters()).detach()
             assert len(calls) > 1
-            expected[t] = (float(first.mean().detach()), float(G.mean(0).norm()), float((after - before).norm()))
+            expected[t] = (
+                float(first.mean().detach()),
+                float(G.mean(0).norm()),
+                float((after - before).norm()),
+            )
     found = records(tmp_path / "r")
     assert cockpit.step == 3
     for t, (loss, norm, update) in expected.items():
@@ -148,9 +152,11 @@ def test_tensor_learning_rate_and_fused_flags(tmp_path: Path):
         found = trained(
             tmp_path / str(k),
             plain,
-            optimizer=lambda m: torch.optim.Adam(m.parameters(), lr=torch.tensor(0.01), **options)
-            if not options.get("foreach")
-            else torch.optim.Adam(m.parameters(), lr=0.01, **options),
+            optimizer=lambda m: (
+                torch.optim.Adam(m.parameters(), lr=torch.tensor(0.01), **options)
+                if not options.get("foreach")
+                else torch.optim.Adam(m.parameters(), lr=0.01, **options)
+            ),
             quantities=["update_size"],
         )
         assert [t for t, name, scope in found if (name, scope) == ("update_size", "")] == [0, 1, 2]
@@ -282,7 +288,6 @@ def test_optimizer_steps_before_anything(tmp_path: Path):
 def test_schedule_with_steps_between(tmp_path: Path):
     """Quantities due at some steps only have there the values they have when all are due."""
 
-
     sparse = [
         Alpha(when=every(3)),
         InnerTest(when=every(2)),
@@ -294,7 +299,9 @@ def test_schedule_with_steps_between(tmp_path: Path):
     expected = trained(tmp_path / "all", plain, steps=7)
     named = {k: v for k, v in found.items() if k[1] != "learning_rate"}
     assert not differences(named, {k: v for k, v in expected.items() if k in named})
-    steps = {name: sorted(t for t, n, s in found if (n, s) == (name, "")) for name in {n for _, n, _ in named}}
+    steps = {
+        name: sorted(t for t, n, s in found if (n, s) == (name, "")) for name in {n for _, n, _ in named}
+    }
     assert steps["alpha"] == [0, 3]
     assert steps["inner_test"] == [0, 2, 4, 6]
     assert steps["hess_max_ev"] == [0, 4]

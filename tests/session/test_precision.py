@@ -108,7 +108,9 @@ def test_first_step_skipped_and_last(tmp_path: Path):
     _, cockpit = scaled_run(tmp_path / "a", None, torch.amp.GradScaler("cpu", init_scale=4.0), 3, overflow=0)
     assert cockpit.step == 2
     assert (0, "step_skipped") in events(tmp_path / "a")
-    found, cockpit = scaled_run(tmp_path / "b", None, torch.amp.GradScaler("cpu", init_scale=4.0), 3, overflow=2)
+    found, cockpit = scaled_run(
+        tmp_path / "b", None, torch.amp.GradScaler("cpu", init_scale=4.0), 3, overflow=2
+    )
     assert cockpit.step == 2
     assert (2, "step_skipped") in events(tmp_path / "b")
     assert max(k[0] for k in found if k[1] == "loss") == 1

@@ -70,7 +70,9 @@ def test_zero_weights_are_left_out(tmp_path: Path):
 
     found, expected = trained(tmp_path / "masked", masked), trained(tmp_path / "without", without)
     assert not differences(found, expected)
-    assert [e for e in events(tmp_path / "masked") if e[1] == "zero_weight"] == [(t, "zero_weight") for t in range(3)]
+    assert [e for e in events(tmp_path / "masked") if e[1] == "zero_weight"] == [
+        (t, "zero_weight") for t in range(3)
+    ]
 
 
 def test_all_weights_zero(tmp_path: Path):
@@ -169,5 +171,6 @@ def test_penalty_in_the_objective(tmp_path: Path):
     expected = trained(tmp_path / "plain", plain, steps=1)
     tested = ["norm_test", "inner_test", "ortho_test", "mean_gsnr", "loss", "grad_hist1d"]
     assert not differences(
-        {k: v for k, v in found.items() if k[1] in tested}, {k: v for k, v in expected.items() if k[1] in tested}
+        {k: v for k, v in found.items() if k[1] in tested},
+        {k: v for k, v in expected.items() if k[1] in tested},
     )

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cockpit.errors import CockpitError
+from cockpit.store import chunks, tables
 from cockpit.store.record import Event, Histogram, Record
 from cockpit.store.run import Run, find_runs
-from cockpit.store.series import extremes
 from cockpit.store.writer import Writer
 
 
@@ -137,26 +138,6 @@ def test_since_and_points(tmp_path: Path) -> None:
     assert np.nanmin(np.asarray(few.values)) == np.nanmin(values)
 
 
-@settings(deadline=None)
-@given(
-    values=st.lists(st.floats(width=16), max_size=60).map(lambda v: np.array(v, dtype=np.float64)),
-    points=st.integers(2, 30),
-)
-def test_thinning_keeps_the_extremes_of_every_stretch(values: np.ndarray, points: int) -> None:
-    kept = extremes(values, points)
-    assert len(kept) <= max(points, 0)
-    assert (np.diff(kept) > 0).all()
-    if len(values) <= points:
-        assert len(kept) == len(values)
-    elif not np.isnan(values).all():
-        finite = values[~np.isnan(values)]
-        assert finite.min() in values[kept]
-        if np.isnan(values).any():
-            assert np.isnan(values[kept]).any()
-        else:
-            assert finite.max() in values[kept]
-
-
 def test_arrays_are_picked_evenly(tmp_path: Path) -> None:
     records = [Record(k, "h", np.full(2, float(k))) for k in range(0, 400, 2)]
     run = write(tmp_path, records, size=50)
@@ -238,34 +219,39 @@ def test_find_runs(tmp_path: Path) -> None:
     assert find_runs(tmp_path / "nowhere") == []
 
 
-def test_compaction_is_invisible(tmp_path: Path) -> None:
-    """Before and after, a reader sees the same points; every(7) fills its chunks up instead of scattering."""
-    rng = np.random.default_rng(0)
+def test_compaction_and_merging_are_invisible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "HOT_ROWS", 50)
+    monkeypatch.setattr(chunks, "SMALL_CHUNKS", 4)
+    monkeypatch.setattr(chunks, "FULL", 300)
     with Writer(tmp_path) as writer:
-        for start in range(0, 3000, 500):
-            for step in range(start, start + 500):
-                records = [Record(step, "loss", float(rng.normal()))]
-                if step % 7 == 0:
-                    records.append(Record(step, "rare", float(step), status="odd" if step % 2 else "ok"))
-                if step:
-                    records.append(Record(step - 1, "late", float(step - 1)))  # known one step later
-                writer.write(records)
-            assert writer.flush()
-            run = Run(tmp_path)
-            rare = run.series("rare")
-            assert rare.steps.tolist() == list(range(0, start + 500, 7))
-            assert np.asarray(rare.values).tolist() == rare.steps.tolist()
-            assert rare.status == ["odd" if step % 2 else "ok" for step in rare.steps]
-            assert run.series("late").steps.tolist() == list(range(start + 499))
-    with sqlite3.connect(tmp_path / "run.db") as db:
-        rows = db.execute("SELECT count(*) FROM step_row").fetchone()[0]
-        chunks = dict(
-            db.execute("SELECT name, count(*) FROM chunk JOIN series ON series = series.id GROUP BY 1")
-        )
-    db.close()
-    assert rows == 0
-    assert chunks["rare"] == 1
-    assert chunks["loss"] <= 3000 / 512 + 1
+        for step in range(2000):
+            records = [Record(step, "loss", float(step))]
+            if step % 7 == 0:
+                records.append(Record(step, "rare", float(step), status="odd" if step % 2 else "ok"))
+            if step:
+                records.append(Record(step - 1, "late", float(step - 1)))  # known one step later
+            if step % 100 == 50:
+                records.append(Record(step - 50, "loss", -1.0))  # corrects what may be compacted already
+            writer.write(records)
+            if step % 60 == 0:
+                assert writer.flush()
+            if step % 300 == 0 or step == 1999:
+                assert writer.flush()
+                run = Run(tmp_path)
+                rare, loss = run.series("rare"), run.series("loss")
+                assert rare.steps.tolist() == list(range(0, step + 1, 7))
+                assert np.asarray(rare.values).tolist() == rare.steps.tolist()
+                assert rare.status == ["odd" if step % 2 else "ok" for step in rare.steps]
+                assert loss.steps.tolist() == list(range(step + 1))
+                corrected = [-1.0 if k % 100 == 0 and k + 50 <= step else k for k in range(step + 1)]
+                assert np.asarray(loss.values).tolist() == corrected
+                assert step == 0 or run.series("late").steps.tolist() == list(range(step))
+    with closing(sqlite3.connect(tmp_path / "run.db")) as db:
+        assert db.execute("SELECT count(*) FROM step_row").fetchone() == (0,)
+        text = "SELECT name, count(*) FROM chunk JOIN series ON series = series.id GROUP BY name"
+        found = dict(db.execute(text).fetchall())
+    assert found["rare"] <= 4
+    assert found["loss"] <= 2000 / 300 + 4
 
 
 def test_reading_while_another_process_writes(tmp_path: Path, request: pytest.FixtureRequest) -> None:

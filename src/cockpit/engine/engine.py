@@ -60,6 +60,7 @@ class Observed:
     known: dict[Known, Any]
     eigenvalues: dict[TopEigenvalue, Any]
     methods: dict[Need, Any]
+    variances: dict[Need, float]
     notes: list[tuple[str, str]]
     """(kind, text) of things worth an event."""
 
@@ -211,6 +212,7 @@ class Engine:
             known,
             self.curvatures.eigenvalues,
             self.curvatures.methods,
+            self._variances(),
             self._notes(step, known),
         )
 
@@ -250,6 +252,7 @@ class Engine:
         step = Step(parameters, Table(parameters), Accumulated(parameters))
         if self._needs & {Known.PARAMETERS, Known.UPDATES, UPDATE}:
             step.before = {n: p.detach().clone() for n, p in parameters.items()}
+            step.table.values = step.before
         frozen = (n for n, p in self.model.named_parameters() if not p.requires_grad)
         self.coverage.update({n: Coverage(Way.FROZEN, "does not require gradients") for n in frozen})
         self._step = step
@@ -339,6 +342,14 @@ class Engine:
                 for n, p in step.parameters.items()
             }
         return known
+
+    def _variances(self) -> dict[Need, float]:
+        found = self.curvatures.variances
+        if self.ranks is None:
+            return found
+        ranks = self.ranks
+        needs = sorted(self._diagonals(), key=repr)
+        return {n: float(ranks.sum(torch.tensor(found.get(n, 0.0), dtype=torch.float64))) for n in needs}
 
     def _notes(self, step: Step, known: dict[Known, Any]) -> list[tuple[str, str]]:
         notes = []

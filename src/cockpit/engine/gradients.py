@@ -71,7 +71,8 @@ class ExampleGradients:
             return sums.new_zeros(self.examples).index_add_(0, example, sums.square().sum(1))
         sizes = _sizes(others)
         if sizes is None or not _few_uses(sizes) or (tables and sizes[0] > 1):
-            return torch.cat([g.flatten(1).square().sum(1) for g in self.blocks()])
+            numbers = self.parameter.numel()  # -1 would be ambiguous where there are no examples
+            return torch.cat([g.reshape(len(g), numbers).square().sum(1) for g in self.blocks()])
         if not tables:
             groups, uses, inputs, outputs = sizes
             spans = self.spans(groups * uses * (inputs + outputs + 2 * uses))

@@ -39,6 +39,8 @@ class LossGraph:
     def __init__(
         self, losses: Tensor, outputs: Sequence[Tensor], parameters: Mapping[str, Tensor] | None = None
     ) -> None:
+        if not bool(losses.isfinite().all()):
+            raise Gap("nonfinite: the losses hold inf or nan")
         self.examples = losses.numel()
         self.given = tuple(outputs)
         self.places = frontier(losses, self.given, parameters or {})
@@ -65,6 +67,8 @@ class LossGraph:
         weights = 1 + torch.arange(self.examples, dtype=losses.dtype, device=losses.device) / self.examples
         with differentiating(self.device), torch.enable_grad():
             weighed = torch.autograd.grad((weights * losses.flatten()).sum(), self.outputs, retain_graph=True)
+        if not all(bool(g.isfinite().all()) for g in weighed):
+            raise Gap("nonfinite: the gradients at the model's outputs hold inf or nan")
         found = []
         for output, plain, weighted in zip(self.outputs, self._gradient, weighed, strict=True):
             shape, n = tuple(output.shape), self.examples

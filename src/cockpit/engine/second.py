@@ -19,7 +19,10 @@ from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
 from cockpit.engine.curvature import DiagonalResult, HessianProduct
+from cockpit.engine.ggn import SquareSums, ggn_diagonal, ggn_diagonal_mc
+from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
 from cockpit.engine.lanczos import Eigenpair, top_eigenpair
+from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.statistics import SquareSum
@@ -35,6 +38,9 @@ class Curvatures:
         self.vectors: dict[TopEigenvalue, Tensor] = {}
         self.eigenvalues: dict[TopEigenvalue, Eigenpair | Gap] = {}
         self.methods: dict[Need, str | Gap] = {}
+        self.variances: dict[Need, float] = {}
+        """Of the whole model's trace, where it is an estimate: one number does not follow from its parameters'."""
+        self._agreements: dict[int, Agreement] = {}
         self._needs: list[Need] = []
         self._graphs: list[Tensor] = []
         self._attention = ExitStack()
@@ -44,7 +50,7 @@ class Curvatures:
     def begin(self, needs: Iterable[Need]) -> None:
         """Prepare for a step's needs."""
         self._needs = sorted((n for n in needs if isinstance(n, TopEigenvalue | Diagonal)), key=repr)
-        self.eigenvalues, self.methods, self._graphs = {}, {}, []
+        self.eigenvalues, self.methods, self.variances, self._graphs = {}, {}, {}, []
         self._attention.close()
         if self._needs:
             self._attention.enter_context(twice_differentiable_attention())
@@ -129,23 +135,63 @@ class Curvatures:
 
     def _diagonal(self, need: Diagonal, losses: Tensor, plan: Plan, table: Table) -> None:
         try:
-            result = self._measured(need, losses, plan, table)
+            result = self._measured(need, losses, plan, table.parameters)
             n = len(losses)
             for name, value in result.by_parameter.items():
                 table.add(need, name, value * n)
-                error = (result.standard_error or {}).get(name)
-                variance = (
-                    value.new_zeros((), dtype=torch.float64) if error is None else (error.double() * n) ** 2
-                )
-                table.add(DiagonalVariance(need), name, variance)
+                error = (result.standard_error or {}).get(name, torch.zeros((), device=value.device))
+                table.add(DiagonalVariance(need), name, (error.double() * n).square())
+            if result.total_standard_error is not None:
+                variance = (float(result.total_standard_error) * n) ** 2
+                self.variances[need] = self.variances.get(need, 0.0) + variance
             self.methods[need] = result.method
         except Gap as gap:
             self.methods[need] = gap
         except Exception as failure:
             self.methods[need] = Gap(f"failed: {type(failure).__name__}: {failure}")
 
-    def _measured(self, need: Diagonal, losses: Tensor, plan: Plan, table: Table) -> DiagonalResult:
-        raise Gap("later")
+    def _measured(
+        self, need: Diagonal, losses: Tensor, plan: Plan, parameters: Mapping[str, Tensor]
+    ) -> DiagonalResult:
+        outputs = tuple(self.capture.outputs)
+        generator = self._generator(losses.device, own=True)
+        squares = self._square_sums(losses, outputs, plan, parameters)
+        if need.curvature == "diag_ggn_exact":
+            return ggn_diagonal(losses, outputs, squares, parameters)
+        if need.curvature == "diag_ggn_mc":
+            return ggn_diagonal_mc(losses, outputs, squares, generator, parameters, need.samples)
+        known = self._agreements.get(id(plan))
+        result, agreement = hessian_diagonal(losses, parameters, generator, outputs, squares, known)
+        self._agreements[id(plan)] = agreement
+        return result
+
+    def _square_sums(
+        self, losses: Tensor, outputs: tuple[Tensor, ...], plan: Plan, parameters: Mapping[str, Tensor]
+    ) -> SquareSums:
+        """Return the function v -> sum over examples of squared individual gradients for output gradients v."""
+
+        def sums(vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
+            scratch = Table(parameters)
+            batch = Batch(self.capture, plan, parameters, len(losses), scratch, [SquareSum()], {}, hold=False)
+            batch.weights = torch.ones_like(losses)
+            chosen = [k for k, v in enumerate(vectors) if bool(v.any())]
+            if chosen:
+                ours, theirs = [outputs[k] for k in chosen], [vectors[k] for k in chosen]
+                with self.capture.receive(batch.receive):
+                    torch.autograd.grad(
+                        ours, list(parameters.values()), theirs, retain_graph=True, allow_unused=True
+                    )
+                if any(c.way.by_graph for c in plan.ways.values()):
+                    graph = LossGraph(losses, outputs, parameters)
+                    with torch.enable_grad():
+                        weighted = [x * vectors[k] for x, k in zip(graph.outputs, graph.places, strict=True)]
+                        batch.serve(graph.rows(weighted).sum(1))
+            batch.end()
+            scratch.close([SquareSum()])
+            scratch.total_exists(SquareSum())
+            return scratch.by_parameter(SquareSum())
+
+        return sums
 
 
 @contextmanager

@@ -194,7 +194,7 @@ class Histogram2d(Statistic):
             column = bin_index(theta, edges(columns, *self.parameter_range, block.dtype, block.device))
             column = torch.where(column == columns, 0, column)
             column = torch.where((column == columns + 1) | (column == columns + 3), columns - 1, column)
-            row = bin_index(block.flatten(1), edges(rows, *self.gradient_range, block.dtype, block.device))
+            row = bin_index(block.reshape(len(block), -1), edges(rows, *self.gradient_range, block.dtype, block.device))
             outside = row - rows + rows * columns  # where under, over, NaN, infinite are counted
             outside = torch.where((column == columns + 2) & (row < rows), rows * columns + 2, outside)
             inside = (row < rows) & (column < columns)

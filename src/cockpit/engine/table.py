@@ -23,6 +23,8 @@ class Table:
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self.parameters = parameters
+        self.values: Mapping[str, Tensor] = {}
+        """The parameters before the step, where they are kept."""
         self._cells: dict[Statistic, dict[str, list[tuple[int, Tensor]]]] = {}
         self._sizes: list[int] = []
         self._used: set[str] = set()
@@ -100,7 +102,7 @@ class Table:
         return [by_batch[k] if k in by_batch else self._zero(statistic, name, n) for k, n in enumerate(sizes)]
 
     def _zero(self, statistic: Statistic, name: str, examples: int) -> Tensor:
-        parameter = self.parameters[name].detach()
+        parameter = self.values.get(name, self.parameters[name]).detach()
         zeros = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(
             examples, *parameter.shape
         )

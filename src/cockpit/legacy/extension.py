@@ -87,6 +87,5 @@ class Chosen(nn.Module):
 
     def register_forward_hook(self, *args: Any, **kwargs: Any) -> RemovableHandle:
         """Listen to the owner, which is what the user calls."""
-        target = self.owner[0] if self.owner else super()
-        handle: RemovableHandle = target.register_forward_hook(*args, **kwargs)
-        return handle
+        listen = self.owner[0].register_forward_hook if self.owner else super().register_forward_hook
+        return listen(*args, **kwargs)

@@ -1,8 +1,8 @@
 r"""The losses of the examples, made such that their mean is the user's objective.
 
-The user differentiates ``loss``, not the individual losses, so nothing passes through these on the way back.
-With $\ell_n' = c\,\ell_n$ and $c = L / \frac1N\sum_n\ell_n$ (1 under ``reduction="mean"``, N under ``"sum"``) the
-objective is $\frac1N\sum_n\ell_n'$, which is what the engine takes for granted when it is not told otherwise.
+The user differentiates ``loss``, not the individual losses, so no hook on these sees how the objective weighs
+them. With $\ell_n' = c\,\ell_n$ and $c = L / \frac1N\sum_n\ell_n$ (1 under ``reduction="mean"``, N under
+``"sum"``) the objective is $\frac1N\sum_n\ell_n'$, and every number is that of the objective.
 """
 
 from __future__ import annotations
@@ -19,36 +19,38 @@ from cockpit.legacy.extension import unreduced
 
 
 def individual_losses(info: Mapping[str, Any]) -> Tensor | None:
-    """Return one loss per example, [N], with a graph, whose mean is ``info["loss"]``; None if nobody knows them.
+    """Return one loss per example, [N], with a graph, whose mean is ``info["loss"]``; None if not known.
 
     Those handed in are taken if their mean or sum is the loss; else those behind an extended loss function,
     whatever its class weights or ignored labels.
     """
     loss: Tensor = info["loss"]
     given = info.get("individual_losses")
-    known = isinstance(given, Tensor) and given.requires_grad and given.numel() > 0
-    if known:
-        losses = by_example(given, info)
-        ratio = _ratio(loss, losses)
-        near = min((1.0, float(len(losses))), key=lambda c: abs(math.log(ratio / c)) if ratio > 0 else c)
+    handed_in = None
+    if isinstance(given, Tensor) and given.requires_grad and given.numel() > 0:
+        handed_in = by_example(given, info)
+        ratio = _ratio(loss, handed_in)
+        near = _nearer(ratio, len(handed_in))
         if math.isclose(ratio, near, rel_tol=math.sqrt(torch.finfo(loss.dtype).eps)):
-            return losses * near
+            return handed_in * near
     own = unreduced(loss)
     if own is not None:
         own = by_example(own, info)
         return own * _ratio(loss, own)
-    if not known:
-        return None
-    text = f"the loss is neither the mean nor the sum of the individual losses but {ratio:.4g} times their mean"
-    kind = "mean" if near == 1 else "sum"
-    warnings.warn(f"{text}; individual gradients are computed as if it were their {kind}.", stacklevel=6)
-    return losses * near
+    if handed_in is not None:
+        text = (
+            f"the loss is neither the mean nor the sum of the individual losses, but {ratio:.4g} times the "
+            f"mean; individual gradients are computed as if it were their {'mean' if near == 1 else 'sum'}."
+        )
+        warnings.warn(text, stacklevel=6)
+        return handed_in * near
+    return None
 
 
 def by_example(losses: Tensor, info: Mapping[str, Any]) -> Tensor:
     """Average losses of tokens or pixels, so that an example has one."""
     size = info.get("batch_size")
-    if losses.ndim == 1 and isinstance(size, int) and size > 0 and len(losses) % size == 0:
+    if losses.ndim == 1 and isinstance(size, int) and 0 < size < len(losses) and len(losses) % size == 0:
         losses = losses.reshape(size, -1)
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses.reshape(-1)
 
@@ -57,3 +59,8 @@ def _ratio(loss: Tensor, losses: Tensor) -> float:
     mean = float(losses.detach().double().mean())
     ratio = float(loss.detach()) / mean if mean else 1.0
     return ratio if math.isfinite(ratio) else 1.0
+
+
+def _nearer(ratio: float, examples: int) -> int:
+    """Return 1 (a mean) or N (a sum), whichever factor is closer."""
+    return examples if ratio > 0 and abs(math.log(ratio / examples)) < abs(math.log(ratio)) else 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 
-import torch
 from torch import Tensor
 
 from cockpit.engine.needs import CURVATURES, CurvatureName, Diagonal, DiagonalVariance
@@ -40,8 +40,14 @@ class CurvatureQuantity(Quantity):
         o.statistics.total_exists(self.diagonal)
         return {n: d.double() / o.examples for n, d in o.statistics.by_parameter(self.diagonal).items()}
 
+    def standard_error(self, o: Observation) -> float:
+        """Return the standard error of the whole trace; zero where the diagonal is exact, NaN where unknown."""
+        if self.diagonal in o.trace_variance:
+            return float(o.trace_variance[self.diagonal]) ** 0.5 / o.examples
+        return nan if self.status(o) != "ok" else 0.0
+
     def standard_errors(self, o: Observation) -> dict[str, Tensor]:
-        """Return the standard error of each parameter's trace; zero where the diagonal is exact."""
+        """Return the standard error of each parameter's trace."""
         found = o.statistics.by_parameter(DiagonalVariance(self.diagonal))
         return {n: v.double().clamp_min(0).sqrt() / o.examples for n, v in found.items()}
 
@@ -49,8 +55,3 @@ class CurvatureQuantity(Quantity):
         """Say how the number was obtained, if not exactly."""
         method = o.curvature_method.get(self.diagonal, "")
         return f"estimated: {method}" if method in ("hutchinson", "ggn_mc") else "ok"
-
-
-def root_sum_square(errors: dict[str, Tensor]) -> Tensor:
-    """Combine independent standard errors."""
-    return torch.linalg.vector_norm(torch.stack(list(errors.values())))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from cockpit.engine.needs import Need
+from cockpit.engine.needs import Known, Need
 from cockpit.engine.statistics import Histogram2d, edges
 from cockpit.quantities.bins import Adaptation, NoAdaptation, Range
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
@@ -35,7 +35,8 @@ class GradHist2d(Quantity):
         return [policy if policy.when(step) else NoAdaptation() for policy in policies]
 
     def request(self, memory: Memory, step: int) -> Iterable[Need]:
-        return (self._statistic(memory), *(need for policy in self._due(step) for need in policy.needs))
+        own = (self._statistic(memory), Known.PARAMETERS)
+        return (*own, *(need for policy in self._due(step) for need in policy.needs))
 
     def compute(self, o: Observation) -> Reading:
         statistic = self._statistic(o.memory)

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from cockpit.engine.needs import Need
-from cockpit.engine.needs import DiagonalVariance
-from cockpit.quantities.curvature_choice import CurvatureQuantity, root_sum_square
+from cockpit.engine.needs import DiagonalVariance, Need
+from cockpit.quantities.curvature_choice import CurvatureQuantity
 from cockpit.quantities.noise import sum_of
 from cockpit.quantities.quantity import Observation, Reading
 
@@ -22,6 +21,6 @@ class HessTrace(CurvatureQuantity):
 
     def compute(self, o: Observation) -> Reading:
         each = {name: d.sum() for name, d in self.diagonals(o).items()}
-        errors = self.standard_errors(o)
-        more = {"standard_error": root_sum_square(errors)} if errors else {}
-        return Reading(sum_of(each), each, self.status(o), more)
+        status = self.status(o)
+        errors = {"": self.standard_error(o), **(self.standard_errors(o) if status != "ok" else {})}
+        return Reading(sum_of(each), each, status, {"standard_error": errors})

@@ -47,6 +47,7 @@ class Observation:
     known: Mapping[Known, Any] = field(default_factory=dict)
     eigenvalues: Mapping[TopEigenvalue, Eigenpair | Gap] = field(default_factory=dict)
     curvature_method: Mapping[Need, str | Gap] = field(default_factory=dict)
+    trace_variance: Mapping[Need, float] = field(default_factory=dict)
     clock: float = 0.0
     following: Observation | None = None
 
@@ -74,8 +75,8 @@ class Reading:
     value: Number | Histogram | None = None
     by_parameter: Mapping[str, Number | Histogram] = field(default_factory=dict)
     status: str = "ok"
-    more: Mapping[str, Number] = field(default_factory=dict)
-    """Further numbers, stored as ``<quantity>.<key>``."""
+    more: Mapping[str, Number | Mapping[str, Number]] = field(default_factory=dict)
+    """Further numbers, stored as ``<quantity>.<key>``; a mapping gives one for each scope."""
 
 
 @dataclass(frozen=True, eq=False)

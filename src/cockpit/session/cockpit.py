@@ -269,6 +269,7 @@ class Cockpit:
             observed.known,
             observed.eigenvalues,
             observed.methods,
+            observed.variances,
             time.time(),
         )
         before = self._previous

@@ -132,8 +132,9 @@ def _records(name: str, step: int, reading: Reading) -> Iterator[Record]:
         yield Record(step, name, _plain(reading.value), "", reading.status)
     for scope, value in reading.by_parameter.items():
         yield Record(step, name, _plain(value), scope, "ok")
-    for key, value in reading.more.items():
-        yield Record(step, f"{name}.{key}", _plain(value))
+    for key, found in reading.more.items():
+        for scope, number in (found if isinstance(found, Mapping) else {"": found}).items():
+            yield Record(step, f"{name}.{key}", _plain(number), scope)
 
 
 def _plain(value: object) -> Value:

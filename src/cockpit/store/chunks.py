@@ -1,22 +1,21 @@
-"""Chunks: about 512 points of one series in one row, so that a million points are read in 2000 rows.
+"""Chunks: many points of one series in one row, so that a million points are read in a few hundred rows.
 
-`compact` moves the step rows there, `cut` removes everything from a step on. Both run inside a transaction of
-their caller, so a reader sees the same points before and after.
+Compaction makes a chunk of about 512 points of every dense series, a smaller one of every other; sixteen
+chunks that are not full are merged into one. All of it happens inside transactions of the caller, and a
+reader sees the same points before and after.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from cockpit.store.codec import (
-    Floats,
-    Ints,
     pack_floats,
     pack_status,
     pack_steps,
@@ -24,96 +23,79 @@ from cockpit.store.codec import (
     unpack_status,
     unpack_steps,
 )
+from cockpit.store.points import Points
 
-POINTS = 512
-"""A chunk with fewer points is filled up by the next compaction; so chunks have up to about twice as many."""
+FULL = 4096
+"""A chunk with so many points is left alone."""
+
+SMALL_CHUNKS = 16
+"""So many chunks at the end of a series that are not full are merged into one."""
 
 
-class Points(NamedTuple):
-    """Points of one series: steps, values, and the statuses that are not ok by position."""
+class Chunks:
+    """The writing side of the table ``chunk``; counts the chunks that wait to be merged."""
 
-    steps: Ints
-    values: Floats
-    status: Mapping[int, str]
+    def __init__(self, db: sqlite3.Connection):
+        self._db = db
+        self._small = self._count()
 
-    @staticmethod
-    def join(parts: list[Points]) -> Points:
-        """Put parts one after another, in the order given."""
-        if len(parts) == 1:
-            return parts[0]
-        offsets = np.cumsum([0] + [len(part.steps) for part in parts])
-        status = {
-            int(k + offset): text
-            for part, offset in zip(parts, offsets, strict=False)
-            for k, text in part.status.items()
-        }
-        return Points(
-            np.concatenate([part.steps for part in parts]),
-            np.concatenate([part.values for part in parts]),
-            status,
+    def _count(self) -> Counter[int]:
+        rows = self._db.execute("SELECT series, count(*) FROM chunk WHERE count < ? GROUP BY series", (FULL,))
+        return Counter(dict(rows.fetchall()))
+
+    def compact(self) -> None:
+        """Move all step rows into chunks, and merge some small ones."""
+        text = "SELECT id, series FROM layout WHERE id IN (SELECT layout FROM step_row)"
+        groups = [
+            _Group(self._db, layout, json.loads(ids)) for layout, ids in self._db.execute(text).fetchall()
+        ]
+        uses = Counter(series for group in groups for series in group.series)
+        rows = [row for group in groups for row in group.plain_rows(uses)]
+        done = {row[0] for row in rows}
+        for series in uses.keys() - done:
+            parts = [group.points(series) for group in groups if series in group.columns]
+            order = np.argsort(np.concatenate([group.order for group in groups if series in group.columns]))
+            rows.append((series, *_pack(Points.join(parts).take(order).sorted())))
+        self._db.executemany(f"INSERT INTO chunk (series, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self._db.execute("DELETE FROM step_row")
+        self._small.update(row[0] for row in rows if row[4] < FULL)
+        due = [series for series, count in self._small.most_common() if count >= SMALL_CHUNKS]
+        for series in due[: max(50, len(self._small) // 8)]:  # not all at once: the pause stays short
+            self._merge(series)
+
+    def cut(self, step: int) -> None:
+        """Delete every number at or beyond a step."""
+        self._db.execute("DELETE FROM step_row WHERE step >= ?", (step,))
+        self._db.execute("DELETE FROM chunk WHERE first_step >= ?", (step,))
+        cut = self._db.execute(f"SELECT id, {COLUMNS} FROM chunk WHERE last_step >= ?", (step,)).fetchall()
+        for number, *row in cut:
+            points = unpack(row)
+            self._replace(number, points.take(np.flatnonzero(points.steps < step)))
+        self._small = self._count()
+
+    def _merge(self, series: int) -> None:
+        """Make one chunk of those behind the last full one; it takes the place of the newest."""
+        rows = self._db.execute(
+            f"SELECT id, {COLUMNS} FROM chunk WHERE series = ? AND id > "
+            "coalesce((SELECT max(id) FROM chunk WHERE series = ? AND count >= ?), 0) ORDER BY id",
+            (series, series, FULL),
+        ).fetchall()
+        if len(rows) > 1:
+            *older, newest_id = [row[0] for row in rows]
+            points = Points.join([unpack(row[1:]) for row in rows]).sorted()
+            self._db.executemany("DELETE FROM chunk WHERE id = ?", [(number,) for number in older])
+            self._replace(newest_id, points)
+        self._small[series] = 1
+
+    def _replace(self, number: int, points: Points) -> None:
+        self._db.execute(
+            "UPDATE chunk SET steps = ?, first_step = ?, last_step = ?, count = ?, data = ?, status = ? "
+            "WHERE id = ?",
+            (*_pack(points), number),
         )
 
-    def take(self, kept: Ints) -> Points:
-        """Return the points at the positions given."""
-        if not self.status:
-            return Points(self.steps[kept], self.values[kept], {})
-        status = {new: self.status[old] for new, old in enumerate(kept.tolist()) if old in self.status}
-        return Points(self.steps[kept], self.values[kept], status)
 
-    def sorted(self) -> Points:
-        """Return the points by ascending step; of several with one step, the last."""
-        if len(self.steps) < 2 or bool((np.diff(self.steps) > 0).all()):
-            return self
-        return self.take(newest(self.steps))
-
-
-def newest(steps: Ints) -> Ints:
-    """Return the positions that sort the steps, keeping the last of equal ones."""
-    order: Ints = np.argsort(steps, kind="stable")
-    last = np.append(np.diff(steps[order]) != 0, True)
-    return np.compress(last, order)
-
-
-def compact(db: sqlite3.Connection) -> None:
-    """Move all step rows into chunks."""
-    parts: dict[int, list[tuple[Ints, Points]]] = defaultdict(list)
-    layouts = db.execute("SELECT id, series FROM layout WHERE id IN (SELECT layout FROM step_row)").fetchall()
-    for layout, text in layouts:
-        rows = db.execute(
-            "SELECT id, step, data, status FROM step_row WHERE layout = ? ORDER BY id", (layout,)
-        ).fetchall()
-        series = json.loads(text)
-        steps = np.array([row[1] for row in rows], dtype=np.int64)
-        table = unpack_floats(b"".join(row[2] for row in rows)).reshape(len(rows), len(series))
-        status: dict[int, dict[int, str]] = defaultdict(dict)
-        for k, row in enumerate(rows):
-            for position, word in unpack_status(row[3]).items():
-                status[position][k] = word
-        order = np.array([row[0] for row in rows], dtype=np.int64)
-        for position, column in enumerate(np.ascontiguousarray(table.T)):
-            points = Points(steps, column, status.get(position, {}))
-            parts[series[position]].append((order, points))
-    for number, pieces in parts.items():
-        points = Points.join([points for _, points in pieces])
-        if len(pieces) > 1:  # one series in several layouts: back into the order of writing
-            points = points.take(np.argsort(np.concatenate([order for order, _ in pieces])))
-        _append(db, number, points.sorted())
-    db.execute("DELETE FROM step_row")
-
-
-def cut(db: sqlite3.Connection, step: int) -> None:
-    """Delete every number, array and event at or beyond a step (rewinds themselves stay on record)."""
-    db.execute("DELETE FROM step_row WHERE step >= ?", (step,))
-    db.execute("DELETE FROM chunk WHERE first_step >= ?", (step,))
-    for number, *row in db.execute(
-        f"SELECT id, {COLUMNS} FROM chunk WHERE last_step >= ?", (step,)
-    ).fetchall():
-        points = unpack(row)
-        _replace(db, number, points.take(np.flatnonzero(points.steps < step)))
-    db.execute("DELETE FROM array WHERE step >= ?", (step,))
-    db.execute("DELETE FROM event WHERE step >= ? AND kind != 'rewind'", (step,))
-
-
+Row = tuple[bytes | None, int, int, int, bytes, str | None]
 COLUMNS = "steps, first_step, last_step, count, data, status"
 """The columns of a chunk that `unpack` reads, in order."""
 
@@ -124,38 +106,43 @@ def unpack(row: Sequence[Any]) -> Points:
     return Points(unpack_steps(steps, first, last, count), unpack_floats(data), unpack_status(status))
 
 
-def _append(db: sqlite3.Connection, series: int, points: Points) -> None:
-    """Add points to a series: to its last chunk while that is small, else as a new one."""
-    last = db.execute(
-        "SELECT id FROM (SELECT id, count FROM chunk WHERE series = ? ORDER BY id DESC LIMIT 1) "
-        "WHERE count < ?",
-        (series, POINTS),
-    ).fetchone()
-    if last is None:
-        db.execute(
-            f"INSERT INTO chunk (series, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", (series, *_pack(points))
-        )
-        return
-    row = db.execute(f"SELECT {COLUMNS} FROM chunk WHERE id = ?", last).fetchone()
-    _replace(db, last[0], Points.join([unpack(row), points]).sorted())
-
-
-def _replace(db: sqlite3.Connection, number: int, points: Points) -> None:
-    db.execute(
-        "UPDATE chunk SET steps = ?, first_step = ?, last_step = ?, count = ?, data = ?, status = ? "
-        "WHERE id = ?",
-        (*_pack(points), number),
-    )
-
-
-def _pack(points: Points) -> tuple[bytes | None, int, int, int, bytes, str | None]:
+def _pack(points: Points) -> Row:
     """Return the values of ``COLUMNS``."""
     steps = points.steps
-    return (
-        pack_steps(steps),
-        int(steps[0]),
-        int(steps[-1]),
-        len(steps),
-        pack_floats(points.values),
-        pack_status(points.status.items()),
-    )
+    first, last = int(steps[0]), int(steps[-1])
+    status = pack_status(points.status.items())
+    return pack_steps(steps), first, last, len(steps), pack_floats(points.values), status
+
+
+class _Group:
+    """The step rows of one layout, turned into columns."""
+
+    def __init__(self, db: sqlite3.Connection, layout: int, series: list[int]):
+        found = db.execute(
+            "SELECT id, step, data, status FROM step_row WHERE layout = ? ORDER BY id", (layout,)
+        )
+        order, steps, data, status = zip(*found, strict=True)
+        self.series = series
+        self.columns = {number: position for position, number in enumerate(series)}
+        self.order = np.array(order, dtype=np.int64)
+        self._steps = np.array(steps, dtype=np.int64)
+        self._table = np.ascontiguousarray(np.frombuffer(b"".join(data), ">f8").reshape(len(order), -1).T)
+        self._status: dict[int, dict[int, str]] = defaultdict(dict)
+        for k, text in enumerate(status):
+            for position, word in unpack_status(text).items():
+                self._status[position][k] = word
+
+    def points(self, series: int) -> Points:
+        """Return the points of one series, in the order of writing."""
+        position = self.columns[series]
+        return Points(self._steps, self._table[position].astype(np.float64), self._status.get(position, {}))
+
+    def plain_rows(self, uses: Counter[int]) -> Iterator[tuple[int, *Row]]:
+        """Yield (series, chunk) of the series that need no thought: in this layout only, in order, all ok."""
+        if not bool((np.diff(self._steps) > 0).all()):
+            return
+        steps, first, last = pack_steps(self._steps), int(self._steps[0]), int(self._steps[-1])
+        for position, series in enumerate(self.series):
+            if uses[series] == 1 and position not in self._status:
+                data = self._table[position].tobytes()
+                yield series, steps, first, last, len(self._steps), data, None

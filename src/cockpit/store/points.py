@@ -1,109 +1,53 @@
-"""Reading the points of one series from the tables they lie in, inside a read transaction of the caller."""
+"""Points of one series of numbers, as they lie in the tables and as they are put together."""
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from typing import Any
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from cockpit.store.chunks import COLUMNS, Points, unpack
-from cockpit.store.codec import Floats, Ints, unpack_array, unpack_floats, unpack_status
-from cockpit.store.record import Histogram, Value
+from cockpit.store.codec import Floats, Ints
 
 
-def read_numbers(db: sqlite3.Connection, series: int, since: int) -> Points:
-    """Return the numbers of a series from a step on: its chunks, then its part of the step rows."""
-    chunks = db.execute(
-        f"SELECT {COLUMNS} FROM chunk WHERE series = ? AND last_step >= ? ORDER BY id", (series, since)
-    )
-    parts = [unpack(row) for row in chunks]
-    parts.append(_read_rows(db, series, since))
-    points = Points.join(parts).sorted()
-    return points.take(np.arange(np.searchsorted(points.steps, since), len(points.steps)))
+class Points(NamedTuple):
+    """Steps, values, and the statuses that are not ok by position."""
 
+    steps: Ints
+    values: Floats
+    status: Mapping[int, str]
 
-def _read_rows(db: sqlite3.Connection, series: int, since: int) -> Points:
-    """Return the points that are not in chunks yet."""
-    layouts = db.execute("SELECT id, series FROM layout WHERE id IN (SELECT layout FROM step_row)").fetchall()
-    places = {layout: ids.index(series) for layout, text in layouts if series in (ids := json.loads(text))}
-    # only the eight bytes that matter leave SQLite, not the whole row
-    rows = db.execute(
-        "SELECT step, substr(data, 8 * place.value + 1, 8), status, place.value FROM step_row "
-        "JOIN json_each(?) AS place ON place.key = step_row.layout WHERE step >= ? ORDER BY step_row.id",
-        (json.dumps(places), since),
-    ).fetchall()
-    status = {
-        k: words[place]
-        for k, (_, _, text, place) in enumerate(rows)
-        if place in (words := unpack_status(text))
-    }
-    values = unpack_floats(b"".join(row[1] for row in rows))
-    return Points(np.array([row[0] for row in rows], dtype=np.int64), values, status)
+    @staticmethod
+    def join(parts: list[Points]) -> Points:
+        """Put parts one after another, in the order given."""
+        if len(parts) == 1:
+            return parts[0]
+        steps = np.concatenate([part.steps for part in parts])
+        values = np.concatenate([part.values for part in parts])
+        status, offset = {}, 0
+        for part in parts:
+            status.update({position + offset: text for position, text in part.status.items()})
+            offset += len(part.steps)
+        return Points(steps, values, status)
 
+    def take(self, kept: Ints) -> Points:
+        """Return the points at the positions given."""
+        status = {}
+        if self.status:
+            found = np.flatnonzero(np.isin(kept, np.fromiter(self.status, dtype=np.int64)))
+            status = {int(new): self.status[int(kept[new])] for new in found}
+        return Points(self.steps[kept], self.values[kept], status)
 
-def read_arrays(
-    db: sqlite3.Connection, series: int, since: int, numbers: Points, points: int | None
-) -> tuple[Ints, list[Value], list[str]]:
-    """Return (steps, values, statuses) of a series of arrays; its numbers are gaps before the first array."""
-    steps = np.union1d(_array_steps(db, series, since, points), numbers.steps).astype(np.int64)
-    if points is not None and len(steps) > points:
-        steps = steps[np.linspace(0, len(steps) - 1, points).round().astype(np.int64)]
-    gaps = {int(step): k for k, step in enumerate(numbers.steps)}
-    edges = _Edges(db)
-    values: list[Value] = []
-    status = []
-    for step in steps.tolist():
-        row = db.execute(
-            "SELECT kind, dtype, shape, data, edges, edges_2, underflow, overflow, nan, inf, status "
-            "FROM array WHERE series = ? AND step = ? ORDER BY id DESC LIMIT 1",
-            (series, step),
-        ).fetchone()
-        if row is None:
-            values.append(float(numbers.values[gaps[step]]))
-            status.append(numbers.status.get(gaps[step], "ok"))
-        else:
-            values.append(_value(row, edges))
-            status.append(row[-1])
-    return steps, values, status
+    def since(self, step: int) -> Points:
+        """Return the points from a step on; they must be sorted."""
+        start = int(np.searchsorted(self.steps, step))
+        status = {position - start: text for position, text in self.status.items() if position >= start}
+        return Points(self.steps[start:], self.values[start:], status)
 
-
-def _array_steps(db: sqlite3.Connection, series: int, since: int, points: int | None) -> list[int]:
-    """Return the steps of all arrays, or of evenly spaced ones where there are more than ``points``."""
-    where = "FROM array WHERE series = ? AND step >= ?"
-    limit = -1 if points is None else points + 1
-    found = db.execute(
-        f"SELECT DISTINCT step {where} ORDER BY step LIMIT ?", (series, since, limit)
-    ).fetchall()
-    if points is None or len(found) <= points:
-        return [step for (step,) in found]
-    first, last = db.execute(f"SELECT min(step), max(step) {where}", (series, since)).fetchone()
-    wanted = np.linspace(first, last, points).astype(np.int64).tolist()
-    nearest = f"SELECT max(step) {where} AND step <= ?"
-    return sorted({db.execute(nearest, (series, since, step)).fetchone()[0] for step in wanted})
-
-
-class _Edges:
-    """Bin edges by their number, each decoded once and shared by the histograms that use it."""
-
-    def __init__(self, db: sqlite3.Connection):
-        self._db = db
-        self._known: dict[int, Floats] = {}
-
-    def __getitem__(self, number: int) -> Floats:
-        if number not in self._known:
-            data = self._db.execute("SELECT data FROM edges WHERE id = ?", (number,)).fetchone()[0]
-            self._known[number] = unpack_floats(data)
-        return self._known[number]
-
-
-def _value(row: tuple[Any, ...], edges: _Edges) -> Value:
-    """Return the value of a row of the table ``array``."""
-    kind, dtype, shape, data, first, second, *outside, _ = row
-    values = unpack_array(dtype, shape, data)
-    if kind == "number":
-        return float(values)
-    if kind == "array":
-        return values
-    return Histogram(values, edges[first] if second is None else (edges[first], edges[second]), *outside)
+    def sorted(self) -> Points:
+        """Return the points by ascending step; of several with one step, the last."""
+        if len(self.steps) < 2 or bool((np.diff(self.steps) > 0).all()):
+            return self
+        order = np.argsort(self.steps, kind="stable")
+        last = np.append(np.diff(self.steps[order]) != 0, True)
+        return self.take(order[last])

@@ -15,7 +15,7 @@ import numpy as np
 from cockpit.errors import CockpitError
 from cockpit.store.database import FILE, reading
 from cockpit.store.life import Life, life
-from cockpit.store.points import read_arrays, read_numbers
+from cockpit.store.read import read_arrays, read_numbers
 from cockpit.store.record import Event
 from cockpit.store.series import Series, extremes, pandas
 

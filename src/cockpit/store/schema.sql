@@ -46,7 +46,7 @@ CREATE TABLE step_row (
   status TEXT                          -- NULL: all ok; else JSON {status: [positions in the layout, from 0]}
 );
 
--- Older numbers, one row for about 512 points of one series: fast to read.
+-- Older numbers, one row for hundreds or thousands of points of one series: fast to read.
 CREATE TABLE chunk (
   id         INTEGER PRIMARY KEY,      -- order of writing
   series     INTEGER NOT NULL REFERENCES series (id),

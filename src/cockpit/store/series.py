@@ -66,20 +66,18 @@ def pandas() -> Any:
 def extremes(values: Floats, points: int) -> Ints:
     """Return at most ``points`` positions such that the smallest and largest value of every stretch survive.
 
-    The range is cut into ``points // 2`` stretches of nearly equal length and each keeps its minimum and its
+    The range is cut into at most ``points // 2`` stretches of equal length and each keeps its minimum and its
     maximum. A NaN counts as the largest value, so no stretch hides one.
     """
-    if len(values) <= points:
-        return np.arange(len(values))
+    count = len(values)
+    if count <= points:
+        return np.arange(count)
     if points < 2:
-        return np.arange(len(values))[-points:] if points > 0 else np.arange(0)
-    bounds = np.linspace(0, len(values), points // 2 + 1).astype(np.int64)
-    # fmin passes over a NaN, maximum gives it back
-    return np.union1d(_extreme(values, bounds, np.fmin), _extreme(values, bounds, np.maximum))
-
-
-def _extreme(values: Floats, bounds: Ints, reduce: np.ufunc) -> Ints:
-    """Return, for each stretch, the first position of its minimum or maximum."""
-    best = np.repeat(reduce.reduceat(values, bounds[:-1]), np.diff(bounds))
-    hits = np.flatnonzero((values == best) | (np.isnan(values) & np.isnan(best)))
-    return hits[np.searchsorted(hits, bounds[:-1])]
+        return np.arange(count - points, count)
+    size = -(-count // (points // 2))
+    filled = np.append(values, np.full(-count % size, values[-1])).reshape(-1, size)
+    starts = np.arange(len(filled)) * size
+    largest = filled.argmax(1) + starts  # the first NaN, if there is one
+    smallest = np.where(np.isnan(filled), np.inf, filled).argmin(1) + starts
+    kept: Ints = np.minimum(np.union1d(smallest, largest), count - 1)
+    return np.unique(kept)

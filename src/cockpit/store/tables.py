@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from cockpit.store.chunks import compact, cut
+from cockpit.store.chunks import Chunks
 from cockpit.store.codec import pack_array, pack_edges, pack_floats, pack_status
 from cockpit.store.record import Event, Histogram, Record
 
@@ -27,6 +27,7 @@ class Tables:
 
     def __init__(self, db: sqlite3.Connection):
         self._db = db
+        self._chunks = Chunks(db)
         self._series: dict[tuple[str, str], int] = {}
         self._arrays: set[int] = set()
         for number, name, scope, kind in db.execute("SELECT id, name, scope, kind FROM series"):
@@ -74,8 +75,10 @@ class Tables:
         self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
     def rewind(self, step: int) -> None:
-        """Delete everything at or beyond a step, and say so."""
-        cut(self._db, step)
+        """Delete everything at or beyond a step (earlier rewinds stay on record), and say so."""
+        self._chunks.cut(step)
+        self._db.execute("DELETE FROM array WHERE step >= ?", (step,))
+        self._db.execute("DELETE FROM event WHERE step >= ? AND kind != 'rewind'", (step,))
         self.put_event(
             Event(step, "rewind", f"continued from step {step}; what lay beyond it is deleted"), "{}"
         )
@@ -92,7 +95,7 @@ class Tables:
     def compact(self) -> None:
         """Move the step rows into chunks; a reader sees no difference."""
         if self._rows:
-            compact(self._db)
+            self._chunks.compact()
         self._rows = self._size = 0
 
     def _put_one(

@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
@@ -61,6 +61,7 @@ def work(inbox: Inbox, trouble: Trouble, folder: Path) -> None:
             desk.leave()
             inbox.drop(_all_dropped(items))
             inbox.remove(len(items), 0)
+        desk.tidy()
     desk.end()
 
 
@@ -78,7 +79,7 @@ class Desk:
         self._alive = 0.0
 
     def write(self, items: list[Item]) -> None:
-        """Write items in one transaction and take them out of the inbox; then compact if it is time."""
+        """Write items in one transaction and take them out of the inbox."""
         if self._db is not None and _identity(self._folder / FILE) != self._file:
             self.leave()  # deleted or replaced; SQLite would go on writing into the old file, unseen
         if self._db is None:
@@ -93,29 +94,39 @@ class Desk:
                 self._inbox.drop(dropped)  # not on record yet
                 raise
             self._inbox.remove(len(items), written)
-            if self._tables.wants_compaction:
-                with self._transaction(changed=False):
-                    self._tables.compact()
         elif time.monotonic() - self._alive > HEARTBEAT:
             with self._transaction(changed=False):
                 pass
 
+    def tidy(self, now: bool = False) -> None:
+        """Move numbers into chunks when it is time; a failure costs speed, not data."""
+        if self._db is None or not (now or self._tables.wants_compaction):
+            return
+        try:
+            with self._transaction(changed=False):
+                self._tables.compact()
+        except Exception as error:
+            self._trouble.note(f"{type(error).__name__}: {error}")
+            self.leave()
+
     def leave(self) -> None:
         """Close the file after a failure; the next attempt opens it again."""
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+        db, self._db = self._db, None
+        with suppress(sqlite3.Error):
+            if db is not None:
+                db.close()
 
     def end(self) -> None:
         """Mark the run as ended and leave one complete file behind."""
         try:
             if self._db is not None:
                 with self._transaction():
-                    self._tables.compact()
                     self._tables.put_meta({"ended": _now()})
+                self.tidy(now=True)
+            if self._db is not None:
                 close_for_good(self._db)
         except sqlite3.Error as error:
-            self._trouble.note(str(error))
+            self._trouble.note(f"{type(error).__name__}: {error}")
             self.leave()
 
     def _enter(self) -> None:

@@ -37,6 +37,7 @@ def initial(module: nn.Module, n: int = N) -> Any:
 def test_one_layer(which: str, bias: bool) -> None:
     module = layer(which, bias=bias)
     check(module, normal(T, N, D), n=N)
+    check(module, normal(1, N, D), initial(module), n=N)
     check(module, normal(T, N, D), initial(module), n=N, again=(normal(T + 1, N, D, seed=1),), keep=[2, 0])
 
 

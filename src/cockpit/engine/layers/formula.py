@@ -6,9 +6,9 @@ A formula is one decorated function::
     def linear(call: Call) -> dict[str, Part]: ...
 
 It receives a `Call` (what the layer saw going forward and what came back) and returns a `Part` for each of
-the layer's own parameters, by attribute name. Formulas know nothing of loss scaling or batch layout: the
-output gradients arrive as those of the examples' own losses, and `Call.split` cuts any tensor into
-[N, T, *features].
+the layer's own parameters, by attribute name (a dotted path for a child's that the layer uses itself).
+Formulas know nothing of loss scaling or batch layout: the output gradients arrive as those of the examples'
+own losses, and `Call.split` cuts any tensor into [N, T, *features].
 
 A formula need not be trusted: before it is used on a model, coverage compares it with autograd on the live
 graph (`cockpit.engine.coverage`).

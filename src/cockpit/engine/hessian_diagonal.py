@@ -1,0 +1,157 @@
+r"""The diagonal of the Hessian, exact where that is affordable and estimated with an error bar where not.
+
+1. Networks that are piecewise linear in every single parameter tensor (ReLU, max-pooling, no weight used
+   twice) have the diagonal of the generalised Gauss-Newton matrix. Whether a network is one is seen from its
+   action: for a random vector $v$ on one tensor p alone, $(Hv)_p = (Gv)_p$. What was learnt is an
+   `Agreement`, to be handed in again at the next step.
+2. With few parameters, one Hessian product for each of them.
+3. Otherwise $\mathbb{E}[z \odot Hz]$ for random signs $z$ (Hutchinson, 1989; Bekas et al., 2007).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.curvature import DiagonalResult, HessianProduct, wide_dtype
+from cockpit.engine.ggn import GGNProduct, SquareSums, ggn_diagonal, standard_errors
+from cockpit.errors import Gap
+
+ROWS = 32
+"""How many Hessian products are computed at once; each holds the gradients of all activations."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What is known about the diagonal blocks of Hessian and GGN of one network structure.
+
+    Attributes:
+        differ: why the GGN cannot stand in for the Hessian, empty while nothing speaks against it.
+        confirmed: parameters whose blocks agreed while they were not zero. The others are compared at every
+            use: at some initialisations a block vanishes at first, whatever the network.
+        turn: counts uses; decides which confirmed parameter is compared again.
+    """
+
+    differ: str = ""
+    confirmed: frozenset[str] = frozenset()
+    turn: int = 0
+
+    def due(self, names: Sequence[str]) -> list[str]:
+        """Return the parameters to compare now: those not confirmed, and one of the others in turn."""
+        known = [name for name in names if name in self.confirmed]
+        again = {known[self.turn % len(known)]} if known else set()
+        return [name for name in names if name not in self.confirmed or name in again]
+
+
+def hessian_diagonal(
+    losses: Tensor,
+    parameters: Mapping[str, Tensor],
+    generator: torch.Generator,
+    outputs: Sequence[Tensor] = (),
+    square_sums: SquareSums | None = None,
+    agreement: Agreement | None = None,
+    product: HessianProduct | None = None,
+    dense_limit: int = 1024,
+    probes: int = 16,
+    max_columns: int = 2048,
+) -> tuple[DiagonalResult, Agreement]:
+    """Return the diagonal of a batch's Hessian and what was learnt about its agreement with the GGN.
+
+    Args:
+        losses: one loss per example, [N], with a live graph.
+        parameters: leaves by name.
+        generator: source of all random numbers.
+        outputs: the tensors that the model returned; without them the GGN is not considered.
+        square_sums: see `cockpit.engine.ggn`; without it the GGN is not considered.
+        agreement: what an earlier call returned for the same structure (model, shapes, losses).
+        product: the Hessian product of the same losses and parameters, if it exists already.
+        dense_limit: largest number of parameters for one product each.
+        probes: random vectors of the estimate, at least 2.
+        max_columns: as in `ggn_diagonal`.
+    """
+    if not bool(losses.isfinite().all()):
+        raise Gap("nonfinite: the losses hold inf or nan")
+    product = product or HessianProduct([(losses, 1.0)], parameters)
+    agreement = agreement or Agreement()
+    if square_sums is not None and outputs and not agreement.differ:
+        try:
+            ggn = GGNProduct(losses, outputs, parameters)
+            agreement = compare(product, ggn, agreement, generator)
+            if not agreement.differ:
+                found = ggn_diagonal(losses, outputs, square_sums, parameters, max_columns)
+                return replace(found, method="hessian=ggn"), agreement
+        except Gap as gap:
+            if str(gap).startswith(("nonfinite", "out_of_memory")):
+                raise  # says nothing about the network's structure
+            agreement = replace(agreement, differ=str(gap))
+    if product.flat.size <= dense_limit:
+        return dense_diagonal(product), agreement
+    return hutchinson_diagonal(product, generator, probes), agreement
+
+
+def compare(
+    hessian: HessianProduct, ggn: GGNProduct, agreement: Agreement, generator: torch.Generator
+) -> Agreement:
+    """Compare diagonal blocks of both matrices by their action on random vectors of unit length."""
+    flat = hessian.flat
+    epsilon = max(ggn.losses.epsilon, *(float(torch.finfo(x.dtype).eps) for x in flat.tensors))
+    tolerance = min(3 * epsilon**0.5, 1e-2)
+    signs = _signs(flat.size, flat.dtype, flat.device, generator)
+    units = torch.cat([part / max(len(part), 1) ** 0.5 for part in signs.split(flat.sizes)])
+    scale = float(hessian(units).norm())  # what rounding errors are measured by
+    if not math.isfinite(scale):
+        raise Gap("nonfinite: a product with the curvature matrix holds inf or nan")
+    confirmed = set(agreement.confirmed)
+    due = set(agreement.due(flat.names))
+    start = 0
+    for name, size in zip(flat.names, flat.sizes, strict=True):
+        span = slice(start, start + size)
+        start += size
+        if name not in due:
+            continue
+        vector = torch.zeros_like(units)
+        vector[span] = units[span]
+        ours, theirs = hessian(vector)[span], ggn(vector)[span]
+        length = float(torch.maximum(ours.norm(), theirs.norm()))
+        if not float((ours - theirs).norm()) <= tolerance * length + 100 * epsilon * scale:
+            return replace(agreement, differ=f"not_piecewise_linear: in {name}", turn=agreement.turn + 1)
+        if length > 1000 * epsilon * scale:
+            confirmed.add(name)
+    return replace(agreement, confirmed=frozenset(confirmed), turn=agreement.turn + 1)
+
+
+def dense_diagonal(product: HessianProduct) -> DiagonalResult:
+    """Return the exact diagonal by one product for each parameter, many at a time."""
+    flat = product.flat
+    diagonal = torch.empty(flat.size, dtype=flat.dtype, device=flat.device)
+    for start in range(0, flat.size, ROWS):
+        places = torch.arange(start, min(start + ROWS, flat.size), device=flat.device)
+        units = torch.zeros(len(places), flat.size, dtype=flat.dtype, device=flat.device)
+        units[range(len(places)), places] = 1
+        diagonal[places] = product.rows(units)[range(len(places)), places]
+    return DiagonalResult(flat.by_name(diagonal), "dense")
+
+
+def hutchinson_diagonal(product: HessianProduct, generator: torch.Generator, probes: int) -> DiagonalResult:
+    r"""Return the mean of $z \odot Hz$ over random signs z, with the standard errors of its traces."""
+    flat = product.flat
+    total = torch.zeros(flat.size, dtype=flat.dtype, device=flat.device)
+    traces: dict[str, list[Tensor]] = {name: [] for name in flat.names}
+    count = max(probes, 2)
+    for _ in range(count):
+        signs = _signs(flat.size, flat.dtype, flat.device, generator)
+        sample = signs * product(signs)
+        total += sample
+        for name, part in flat.by_name(sample).items():
+            traces[name].append(part.sum(dtype=wide_dtype(part.device)))
+    errors, error = standard_errors({name: torch.stack(values) for name, values in traces.items()})
+    return DiagonalResult(flat.by_name(total / count), "hutchinson", errors, error)
+
+
+def _signs(size: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Tensor:
+    bits = torch.randint(0, 2, (size,), device=generator.device, generator=generator)
+    return (2 * bits - 1).to(device=device, dtype=dtype)

@@ -1,0 +1,1 @@
+"""Schedules, configurations, and what is known of optimizers."""
