@@ -1,4 +1,4 @@
-"""One of two data-parallel processes: ``python worker.py <rank> <folder>`` trains every case and ends by itself."""
+"""One of two data-parallel processes: ``python worker.py <rank> <folder>`` trains every case and ends."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def size(name: str) -> int:
 def test_curvature(name, chunks, tmp_path: Path):
     problem = ZOO[name]
     twin = train(problem, plain, chunks, curvature=True)
-    run, _, model = watch(problem, plain, chunks, tmp_path, [*CURVED, HessMaxEV()])
+    run, _, model = watch(problem, plain, chunks, tmp_path, [*CURVED, HessMaxEV(by_parameter=True)])
     names = {n for _, n, _ in twin.records} & {q.name for q in CURVED}
     if problem.double_backward:
         assert differences(run, twin, ["hess_max_ev"], rtol=1e-2) == []

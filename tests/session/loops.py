@@ -1,4 +1,4 @@
-"""A small float64 training under the cockpit, its records as a dictionary, and the comparison of two of them."""
+"""A small float64 training under the cockpit, its records as a dictionary, and how to compare two of them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cockpit import Cockpit, HessMaxEV, Histogram, Run
+from cockpit.presets import ECONOMY
 
 Records = dict[tuple[int, str, str], tuple[Any, str]]
 """(step, name, scope) → (value, status)."""
 
-FIRST_ORDER = (
-    "alpha distance grad_hist1d grad_hist2d grad_norm inner_test loss norm_test ortho_test update_size "
-    "mean_gsnr cabs early_stopping parameters"
-).split()
+FIRST_ORDER = [*ECONOMY, "grad_hist2d", "mean_gsnr", "cabs", "early_stopping", "parameters"]
 CURVATURE = ["hess_trace", "tic_diag", "tic_trace"]
 
 

@@ -82,9 +82,9 @@ def test_mean_of_means_by_the_user(tmp_path: Path, joined: Records):
 @pytest.mark.parametrize("name", ["mlp", "conv2d", "layer_norm", "einsum", "tied_modules", "branches"])
 @pytest.mark.parametrize("chunks", [[(4, 4)] * 3, [(5, 3)] * 3, [(4, 3, 1), (8,), (2, 6)]])
 def test_oracle(tmp_path: Path, name: str, chunks: list[tuple[int, ...]]):
-    """The unequal micro-batches' means give another path of training than the joined batch; the oracle knows it.
+    """Means of unequal micro-batches give another path of training than the joined batch; the oracle knows it.
 
-    Where fewer or more micro-batches came than before there may be a gap, with its reason, but no wrong value.
+    Where more micro-batches came than before there may be a gap, with its reason, but no wrong value.
     """
     chosen = problem(name)
     twin = twins.train(chosen, sgd, chunks)

@@ -107,12 +107,9 @@ def test_losses(tmp_path: Path, call: str, wrong: Callable[..., Any], words: lis
     opt = sgd(model)
     with Cockpit(model, opt, quantities=["loss"], run=tmp_path / "r") as cockpit:
         losses = losses_of(model, *batch(0))
+        enter = cockpit.backward if call == "backward" else lambda x: cockpit.watch(x).__enter__()
         with pytest.raises(CockpitError) as caught:
-            if call == "backward":
-                cockpit.backward(wrong(losses))
-            else:
-                with cockpit.watch(wrong(losses)):
-                    raise AssertionError("not reached")
+            enter(wrong(losses))
         text = str(caught.value)
         assert [word for word in [call, *words] if word not in text] == []
         cockpit.backward(losses)  # and the right call still works
@@ -227,8 +224,12 @@ def test_an_unwritable_folder_does_not_end_the_training(tmp_path: Path):
     blocked.write_text("in the way")
     model = net()
     opt = sgd(model)
+
+    def train() -> None:
+        with Cockpit(model, opt, quantities=["loss"], run=blocked / "run") as cockpit:
+            cockpit.backward(losses_of(model, *batch(0)))
+            opt.step()
+
     with pytest.warns(RuntimeWarning, match="Training goes on"):
-        cockpit = Cockpit(model, opt, quantities=["loss"], run=blocked / "run")
-        cockpit.backward(losses_of(model, *batch(0)))
-        opt.step()
-        cockpit.close()
+        train()
+    assert not torch.equal(model[0].weight, net()[0].weight)

@@ -1,4 +1,4 @@
-"""Models as people write them: recomputed activations, in-place operations, frozen, unused and late parameters."""
+"""Models as people write them: checkpointing, in-place operations, frozen, unused and late parameters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from session.loops import (
     Records,
     batch,
     differences,
-    everything,
     events,
+    everything,
     losses_of,
     net,
     records,
@@ -86,7 +86,7 @@ def test_reentrant_checkpointing(tmp_path: Path):
 
 
 def test_input_overwritten_after_use(tmp_path: Path):
-    """A layer's input that somebody overwrites before the optimiser steps is noticed: a gap, never a wrong value."""
+    """A layer's input that is overwritten before the optimiser steps is noticed: a gap, never a wrong value."""
     model = net()
     opt = sgd(model)
     expected = trained(tmp_path / "plain", lambda c, m, o, t: c.backward(losses_of(m, *batch(t))))

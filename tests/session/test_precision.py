@@ -59,7 +59,7 @@ def test_autocast_is_near_full_precision(tmp_path: Path, dtype: torch.dtype):
 
 
 def test_unscaled_before_clipping(tmp_path: Path):
-    """`scaler.unscale_` and clipping between backward and step change nothing about the gradient we report."""
+    """`scaler.unscale_` and clipping between backward and step do not change the gradient we report."""
     model = net(dtype=torch.float32)
     opt, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=2.0**8)
     x, y = batch(0, dtype=torch.float32)

@@ -26,14 +26,14 @@ from session.loops import (
 )
 
 
-class Trouble(Exception):
+class OwnError(Exception):
     """The user's own."""
 
 
 @pytest.mark.parametrize("where", ["forward", "block", "backward", "hook"])
 def test_an_exception_arrives_unchanged(tmp_path: Path, where: str):
     """The very object, and the next step is as if nothing had been."""
-    trouble = Trouble("mine")
+    trouble = OwnError("mine")
 
     class Raises(torch.autograd.Function):
         @staticmethod
@@ -64,7 +64,7 @@ def test_an_exception_arrives_unchanged(tmp_path: Path, where: str):
     def body(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
         if t == 1:
             assert isinstance(model, nn.Sequential)
-            with pytest.raises(Trouble) as caught:
+            with pytest.raises(OwnError) as caught:
                 attempt(cockpit, model, *batch(9))
             assert caught.value is trouble
             opt.zero_grad()
@@ -117,8 +117,8 @@ def test_backward_passes_of_the_users_own(tmp_path: Path):
         torch.autograd.grad(losses.sum(), parameters)
 
     found, expected = trained(tmp_path / "r", body), trained(tmp_path / "plain", plain)
-    # At the first step nobody knows how many micro-batches will come, so the eigenvalue waits for a graph that the
-    # user then frees: a gap is right there.
+    # At the first step nobody knows how many micro-batches will come, so the eigenvalue waits for a graph
+    # that the user then frees: a gap is right there.
     key = (0, "hess_max_ev", "")
     assert not differences(
         {k: v for k, v in found.items() if k != key}, {k: v for k, v in expected.items() if k != key}
@@ -139,7 +139,7 @@ def test_gradients_that_stood_there_before(tmp_path: Path):
 
 
 def test_watch_without_losses(tmp_path: Path):
-    """A mean over the leading axis is assumed: what needs no loss is right, the rest says why it is missing."""
+    """A mean over the leading axis is assumed: what needs no loss is right, the rest says why it is not."""
 
     def body(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
         objective = losses_of(model, *batch(t)).mean()

@@ -14,8 +14,8 @@ from cockpit import Cockpit
 from session.loops import (
     batch,
     differences,
-    everything,
     events,
+    everything,
     individual_gradients,
     losses_of,
     net,
@@ -92,7 +92,7 @@ def test_all_weights_zero(tmp_path: Path):
 
 
 def test_weights_between_micro_batches(tmp_path: Path):
-    """Weighted micro-batches, one of which has examples of weight zero: one batch of the examples that count."""
+    """Weighted micro-batches with examples of weight zero are one batch of the examples that count."""
     weights = torch.tensor([1.0, 2, 0, 0.5, 0.5, 0], dtype=torch.float64)
 
     def pieces(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:

@@ -57,11 +57,17 @@ def _parser() -> Parser:
         prog="cockpit demo",
         description="Train a small convolutional network on 3,000 images of clothes, watched by every instrument.",
     )
-    parser.add_argument("--steps", type=_positive, default=300, metavar="N", help="how many steps (default: 300)")
-    parser.add_argument("--batch-size", type=_positive, default=64, metavar="N", help="images a step (default: 64)")
+    parser.add_argument(
+        "--steps", type=_positive, default=300, metavar="N", help="how many steps (default: 300)"
+    )
+    parser.add_argument(
+        "--batch-size", type=_positive, default=64, metavar="N", help="images a step (default: 64)"
+    )
     parser.add_argument("--config", choices=PRESETS, default="full", help="which instruments (default: full)")
     parser.add_argument("--run", default="demo", metavar="NAME|FOLDER", help="name of the run, or its folder")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output, alone there")
+    parser.add_argument(
+        "--json", action="store_true", help="end with one JSON object on standard output, alone there"
+    )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     return parser
 

@@ -64,7 +64,11 @@ class Panel:
         self._room = max(4, min(CURVE, self._width - LABEL - VALUE - LEFT - 4))
         full = round(self._room * share)
         bar = self._curve[-1] * full + self._curve[0] * (self._room - full)
-        left = f"{clock(moment.seconds * (1 / share - 1))} left" if share < 1 else f"{clock(moment.seconds)} in all"
+        left = (
+            f"{clock(moment.seconds * (1 / share - 1))} left"
+            if share < 1
+            else f"{clock(moment.seconds)} in all"
+        )
         lines = [
             self._line("step", f"{moment.step}/{moment.steps}", bar, left),
             self._line("loss", f"{moment.loss:.3f}", self.curve(self._losses), ""),
@@ -89,7 +93,13 @@ class Panel:
             self._print("step", "loss", "accuracy", *(label for _, label, _, _ in INSTRUMENTS), "left")
             self._drawn = 1
         left = clock(moment.seconds * (moment.steps / moment.step - 1))
-        cells = (f"{moment.step}/{moment.steps}", f"{moment.loss:.3f}", percent(moment.accuracy), *readings, left)
+        cells = (
+            f"{moment.step}/{moment.steps}",
+            f"{moment.loss:.3f}",
+            percent(moment.accuracy),
+            *readings,
+            left,
+        )
         self._print(*cells)
 
     def _print(self, *cells: str) -> None:

@@ -70,7 +70,9 @@ def _noise(run: Run) -> Finding | None:
     theta = typical(run, "norm_test")
     if math.isnan(theta):
         return None
-    advice = "more than 0.9: a larger batch would help" if theta > 0.9 else "below 0.9: the batch is large enough"
+    advice = (
+        "more than 0.9: a larger batch would help" if theta > 0.9 else "below 0.9: the batch is large enough"
+    )
     text = f"A batch's gradient is off by about {theta:.2f} times its own length ({advice})."
     return Finding("gradient noise", "norm_test", theta, text)
 
@@ -82,7 +84,9 @@ def _sharpness(run: Run) -> Finding | None:
     text = f"In the sharpest direction the loss curves with {top:.3g}"
     if top > 0:
         rate = typical(run, "learning_rate")
-        text += f"; plain gradient descent is stable there below a learning rate of 2/{top:.3g} = {2 / top:.2g}"
+        text += (
+            f"; plain gradient descent is stable there below a learning rate of 2/{top:.3g} = {2 / top:.2g}"
+        )
         text += "" if math.isnan(rate) else f" (it is {rate:.2g} now)"
     return Finding("sharpness", "hess_max_ev", top, text + ".")
 
@@ -92,8 +96,12 @@ def _trace(run: Run) -> Finding | None:
     if math.isnan(trace):
         return None
     top = typical(run, "hess_max_ev")
-    share = f", of which the sharpest direction alone has {100 * top / trace:.0f} %" if 0 < top < trace else ""
-    return Finding("curvature", "hess_trace", trace, f"Over all directions the curvature sums to {trace:.3g}{share}.")
+    share = (
+        f", of which the sharpest direction alone has {100 * top / trace:.0f} %" if 0 < top < trace else ""
+    )
+    return Finding(
+        "curvature", "hess_trace", trace, f"Over all directions the curvature sums to {trace:.3g}{share}."
+    )
 
 
 def _outside(run: Run) -> Finding | None:
@@ -104,7 +112,9 @@ def _outside(run: Run) -> Finding | None:
     share = sum(h.total - int(h.counts.sum()) for h in histograms) / total
     last = histograms[-1].edges
     assert isinstance(last, np.ndarray)
-    text = f"{100 * share:.2g} % of the elements of single examples' gradients lie outside the histogram's range"
+    text = (
+        f"{100 * share:.2g} % of the elements of single examples' gradients lie outside the histogram's range"
+    )
     return Finding("gradient values", "grad_hist1d", share, f"{text}, {last[0]:g} to {last[-1]:g}.")
 
 

@@ -66,7 +66,9 @@ def train(
     accuracy, start = float("nan"), time.monotonic()
     for step in range(steps):
         chosen = torch.randint(len(training[0]), (batch_size,), generator=shuffle)
-        losses = nn.functional.cross_entropy(model(training[0][chosen]), training[1][chosen], reduction="none")
+        losses = nn.functional.cross_entropy(
+            model(training[0][chosen]), training[1][chosen], reduction="none"
+        )
         cockpit.backward(losses)
         optimizer.step()
         optimizer.zero_grad()

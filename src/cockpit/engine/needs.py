@@ -58,10 +58,14 @@ class DiagonalVariance(Statistic):
 
 @dataclass(frozen=True)
 class TopEigenvalue:
-    """The largest algebraic eigenvalue of the Hessian of the step's mean loss."""
+    """The largest algebraic eigenvalue of the Hessian of the step's mean loss.
+
+    With ``blocks``, of the diagonal block of every parameter instead.
+    """
 
     tolerance: float = 1e-3
     products: int = 200
+    blocks: bool = False
 
 
 Need = Statistic | Known | TopEigenvalue

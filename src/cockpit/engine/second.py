@@ -18,7 +18,7 @@ from cockpit.engine.attention import twice_differentiable_attention
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
-from cockpit.engine.curvature import DiagonalResult, HessianProduct
+from cockpit.engine.curvature import DiagonalResult, FlatParameters, HessianProduct
 from cockpit.engine.ggn import SquareSums, ggn_diagonal, ggn_diagonal_mc
 from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
 from cockpit.engine.lanczos import Eigenpair, top_eigenpair
@@ -30,13 +30,16 @@ from cockpit.engine.table import Table
 from cockpit.errors import Gap
 
 
+Product = Callable[[Tensor], Tensor]
+
+
 class Curvatures:
     """Serves the curvature needs of a step."""
 
     def __init__(self, capture: Capture, ranks: Ranks | None, seed: int) -> None:
         self.capture, self.ranks, self.seed = capture, ranks, seed
-        self.vectors: dict[TopEigenvalue, Tensor] = {}
-        self.eigenvalues: dict[TopEigenvalue, Eigenpair | Gap] = {}
+        self.vectors: dict[str, Tensor] = {}
+        self.eigenvalues: dict[TopEigenvalue, dict[str, Eigenpair] | Gap] = {}
         self.methods: dict[Need, str | Gap] = {}
         self.variances: dict[Need, float] = {}
         """Of the whole model's trace, where it is an estimate: one number does not follow from its parameters'."""
@@ -44,7 +47,6 @@ class Curvatures:
         self._needs: list[Need] = []
         self._graphs: list[Tensor] = []
         self._attention = ExitStack()
-        self._saved: dict[str, Tensor] = {}
         self._draws = 0
 
     def begin(self, needs: Iterable[Need]) -> None:
@@ -82,11 +84,11 @@ class Curvatures:
 
     def state(self) -> dict[str, Any]:
         """Return warm starts and the count of draws."""
-        return {"vectors": {**self._saved, **{repr(n): v for n, v in self.vectors.items()}}, "draws": self._draws}
+        return {"vectors": dict(self.vectors), "draws": self._draws}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore `state`."""
-        self._saved, self._draws = dict(state["vectors"]), state["draws"]
+        self.vectors, self._draws = dict(state["vectors"]), state["draws"]
 
     def close(self) -> None:
         """Forget everything."""
@@ -95,37 +97,51 @@ class Curvatures:
         self.vectors.clear()
 
     def _eigenvalues(self, parameters: Mapping[str, Tensor]) -> None:
+        """Solve for every eigenvalue asked for; what fails becomes a gap."""
         for need in self.eigen:
             try:
-                pair = self._eigenvalue(need, parameters)
-                self.vectors[need] = pair.vector
-                self.eigenvalues[need] = pair
+                local, product = self._product(parameters)
+                found: dict[str, Eigenpair] = {}
+                if not need.blocks:
+                    found[""] = self._solved(need, "", product, local.flat.size, local.flat)
+                else:
+                    start = 0
+                    for name, size in zip(local.flat.names, local.flat.sizes, strict=True):
+                        block = _block(product, local.flat.size, slice(start, start + size))
+                        found[name] = self._solved(need, name, block, size, local.flat)
+                        start += size
+                self.eigenvalues[need] = found
             except Gap as gap:
                 self.eigenvalues[need] = gap
             except Exception as failure:
                 self.eigenvalues[need] = Gap(f"failed: {type(failure).__name__}: {failure}")
 
-    def _eigenvalue(self, need: TopEigenvalue, parameters: Mapping[str, Tensor]) -> Eigenpair:
+    def _product(self, parameters: Mapping[str, Tensor]) -> tuple[HessianProduct, Product]:
+        """Return the Hessian of this process's graphs, and products with that of all processes."""
         examples = sum(len(losses) for losses in self._graphs)
-        everywhere = examples
-        if self.ranks is not None:
-            everywhere = int(self.ranks.sum(torch.tensor(float(examples))))
+        if self.ranks is None:
+            local = HessianProduct([(x, len(x) / examples) for x in self._graphs], parameters)
+            return local, local
+        ranks = self.ranks
+        everywhere = int(ranks.sum(torch.tensor(float(examples))))
         local = HessianProduct([(x, len(x) / everywhere) for x in self._graphs], parameters)
-        product: Callable[[Tensor], Tensor] = local
-        if self.ranks is not None:
-            ranks = self.ranks
-            product = lambda v: ranks.sum(local(v))  # noqa: E731
-        flat = local.flat
-        return top_eigenpair(
+        return local, lambda v: ranks.sum(local(v))
+
+    def _solved(
+        self, need: TopEigenvalue, scope: str, product: Product, size: int, flat: FlatParameters
+    ) -> Eigenpair:
+        pair = top_eigenpair(
             product,
-            self.vectors.get(need, self._saved.pop(repr(need), None)),
-            size=flat.size,
+            self.vectors.get(f"{need} {scope}"),
+            size=size,
             dtype=flat.dtype,
             device=flat.device,
             generator=self._generator(flat.device, own=False),
             tolerance=need.tolerance,
             max_products=need.products,
         )
+        self.vectors[f"{need} {scope}"] = pair.vector
+        return pair
 
     def _generator(self, device: torch.device, own: bool) -> torch.Generator:
         """Return a private generator: the same on all ranks, or (``own``) each rank's."""
@@ -192,6 +208,17 @@ class Curvatures:
             return scratch.by_parameter(SquareSum())
 
         return sums
+
+
+def _block(product: Product, size: int, place: slice) -> Product:
+    """Return products with the diagonal block of some coordinates."""
+
+    def of_block(v: Tensor) -> Tensor:
+        whole = v.new_zeros(size)
+        whole[place] = v
+        return product(whole)[place]
+
+    return of_block
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class Observation:
     optimizer: OptimizerView
     memory: Memory
     known: Mapping[Known, Any] = field(default_factory=dict)
-    eigenvalues: Mapping[TopEigenvalue, Eigenpair | Gap] = field(default_factory=dict)
+    eigenvalues: Mapping[TopEigenvalue, Mapping[str, Eigenpair] | Gap] = field(default_factory=dict)
     curvature_method: Mapping[Need, str | Gap] = field(default_factory=dict)
     trace_variance: Mapping[Need, float] = field(default_factory=dict)
     clock: float = 0.0
