@@ -121,10 +121,11 @@ MODES: list[tuple[str, str, Callable[[nn.Module], torch.optim.Optimizer], torch.
 ]
 
 
-@pytest.mark.parametrize("problem", ZOO, ids=lambda p: p.name)
-def test_training_is_the_same_to_the_bit(tmp_path: Path, problem: Problem):
-    """In every mode; `full` also computes curvature at every step."""
-    for k, (mode, config, optimizer, dtype) in enumerate(MODES):
+@pytest.mark.parametrize(("number", "problem"), enumerate(ZOO), ids=lambda p: getattr(p, "name", ""))
+def test_training_is_the_same_to_the_bit(tmp_path: Path, number: int, problem: Problem):
+    """In the first mode and, in turn, one of the others; `full` also computes curvature at every step."""
+    for k in (0, 1 + number % 3):
+        mode, config, optimizer, dtype = MODES[k]
         make = package.attach if mode == "attach" else Cockpit
         expected = train(problem, optimizer, dtype, None, mode)
         found = train(
@@ -136,10 +137,10 @@ def test_training_is_the_same_to_the_bit(tmp_path: Path, problem: Problem):
 @pytest.mark.parametrize("name", ["mlp_dropout", "gpt", "batch_norm_train", "transformer_dropout", "conv2d"])
 def test_everything_at_every_step_for_longer(tmp_path: Path, name: str):
     problem = next(p for p in ZOO if p.name == name)
-    expected = train(problem, momentum, torch.float32, None, "backward", steps=8)
+    expected = train(problem, momentum, torch.float32, None, "backward", steps=5)
     quantities = [*EVERYTHING, HessTrace("diag_ggn_mc", label="mc"), HessTrace("diag_ggn_exact", label="ggn")]
     make = lambda m, o: Cockpit(m, o, quantities=quantities, run=tmp_path / "r")  # noqa: E731
-    assert changed(train(problem, momentum, torch.float32, make, "backward", steps=8), expected) == []
+    assert changed(train(problem, momentum, torch.float32, make, "backward", steps=5), expected) == []
 
 
 def surroundings(model: nn.Module, opt: torch.optim.Optimizer) -> dict[str, Any]:
@@ -172,7 +173,8 @@ def test_nothing_is_left_after_close(tmp_path: Path, problem: Problem, mode: str
     opt.step()  # the optimiser makes its state
     before = surroundings(model, opt)
     make = package.attach if mode == "attach" else Cockpit
-    cockpit = make(model, opt, config="full", run=tmp_path / "r")
+    config = "full" if problem.name in ("mlp", "gpt", "conv2d", "lstm", "attention") else "economy"
+    cockpit = make(model, opt, config=config, run=tmp_path / "r")
     for t in range(2):
         opt.zero_grad()
         losses = problem.losses(model, *problem.batch(4, t))

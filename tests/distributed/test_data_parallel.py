@@ -1,4 +1,4 @@
-"""Two processes, each with its share of a batch: every quantity is that of one process on the joined batch."""
+"""Two processes, each with its share of a batch: every quantity is that of one process on the whole batch."""
 
 from __future__ import annotations
 

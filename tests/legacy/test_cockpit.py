@@ -23,7 +23,9 @@ SECOND_ORDER = ("HessTrace", "TICDiag", "TICTrace", "HessMaxEV")
 
 
 def every_quantity(*without: str) -> list[Any]:
-    return [getattr(quantities, name)(always) for name in quantities.__all__ if name not in (*without, "Time")]
+    return [
+        getattr(quantities, name)(always) for name in quantities.__all__ if name not in (*without, "Time")
+    ]
 
 
 def named(*names: str) -> list[Any]:
@@ -69,7 +71,11 @@ def test_values_are_there_when_the_block_is_left() -> None:
         optimizer.zero_grad()
         z = model(x)
         loss = criterion(z, y)
-        info = {"loss": loss, "individual_losses": F.cross_entropy(z, y, reduction="none"), "optimizer": optimizer}
+        info = {
+            "loss": loss,
+            "individual_losses": F.cross_entropy(z, y, reduction="none"),
+            "optimizer": optimizer,
+        }
         with watch(t, info=info):
             loss.backward()
             assert t not in watch.quantities[-1].get_output()
@@ -232,7 +238,10 @@ def test_schedules_decide() -> None:
 
 
 def test_a_sum_is_the_mean_of_losses_that_count_n_fold() -> None:
-    n, names = 6, ("Loss", "GradNorm", *FIRST_ORDER[:3], "Alpha", "UpdateSize", "HessTrace", "HessMaxEV", "CABS")
+    n, names = (
+        6,
+        ("Loss", "GradNorm", *FIRST_ORDER[:3], "Alpha", "UpdateSize", "HessTrace", "HessMaxEV", "CABS"),
+    )
     mean, _ = trained(named(*names), lr=0.1)
     total, _ = trained(named(*names), lr=0.1 / n, reduction="sum")
     for t, row in mean.items():
@@ -246,7 +255,10 @@ def test_nested_cockpits_do_not_hear_each_other() -> None:
     def run(outer_first: bool) -> tuple[Any, Any]:
         model, criterion = extend(network()), extend(nn.CrossEntropyLoss())
         optimizer = sgd(model)
-        pair = [Cockpit(model.parameters(), every_quantity()), Cockpit(model.parameters(), every_quantity("Loss"))]
+        pair = [
+            Cockpit(model.parameters(), every_quantity()),
+            Cockpit(model.parameters(), every_quantity("Loss")),
+        ]
         first, second = pair if outer_first else pair[::-1]
         for t, (x, y) in enumerate(batches(3)):
             optimizer.zero_grad()
@@ -324,7 +336,9 @@ def test_only_quantities_of_ones_own_ask_for_a_graph() -> None:
             return self.should_compute(global_step)
 
         def _compute(self, global_step: int, params: list[Tensor], batch_loss: Tensor) -> Tensor:
-            gradient = torch.cat([g.flatten() for g in torch.autograd.grad(batch_loss, params, create_graph=True)])
+            gradient = torch.cat(
+                [g.flatten() for g in torch.autograd.grad(batch_loss, params, create_graph=True)]
+            )
             return torch.stack(torch.autograd.grad(gradient.square().sum(), params)[:1]).norm()
 
     watch = Cockpit(network().parameters(), every_quantity())
@@ -350,7 +364,9 @@ def test_a_parameter_without_part_in_the_loss_counts_as_zero() -> None:
     model = network()
     model.extra = nn.Parameter(torch.ones(2, dtype=torch.float64))
     extend(model)
-    watch = Cockpit(model.parameters(), named("GradNorm", "NormTest", "HessTrace", "UpdateSize", "GradHist2d"))
+    watch = Cockpit(
+        model.parameters(), named("GradNorm", "NormTest", "HessTrace", "UpdateSize", "GradHist2d")
+    )
     for t, batch in enumerate(batches(2)):
         step(watch, t, model, nn.CrossEntropyLoss(), sgd(model), batch)
     row, at = watch.get_output()[0], [name for name, _ in model.named_parameters()].index("extra")

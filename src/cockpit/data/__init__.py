@@ -1,4 +1,4 @@
-"""The images that come with the package: 3,000 + 1,000 of Fashion-MNIST (licence in NOTICE), as NumPy arrays."""
+"""The images that come with the package: 4,000 of Fashion-MNIST (licence in NOTICE), as NumPy arrays."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="cockpit demo",
-        description="Train a small convolutional network on 3,000 images of clothes, watched by every instrument.",
+        description="Train a small network on 3,000 images of clothes, watched by every instrument.",
     )
     parser.add_argument(
         "--steps", type=_positive, default=300, metavar="N", help="how many steps (default: 300)"
@@ -112,8 +112,8 @@ def _demo(options: argparse.Namespace) -> int:
 def _title(model: nn.Module, options: argparse.Namespace) -> str:
     size = sum(p.numel() for p in model.parameters())
     return (
-        f"Training a network of {size:,} weights to tell ten kinds of clothes apart: {options.steps} steps of "
-        f"{options.batch_size} images, configuration {options.config!r}. Ctrl-C ends it early."
+        f"Training a network of {size:,} weights to tell ten kinds of clothes apart: {options.steps} steps "
+        f"of {options.batch_size} images, configuration {options.config!r}. Ctrl-C ends it early."
     )
 
 
@@ -162,8 +162,8 @@ def _print_report(report: dict[str, Any]) -> None:
     command = _command()
     print()
     _print(
-        f"The run is in {report['run']}. To go on, list your runs, write every number into a table, or see what can "
-        "be measured in a model of yours:"
+        f"The run is in {report['run']}. To go on, list your runs, write every number into a table, or see "
+        "what can be measured in a model of yours:"
     )
     print()
     print(f"  {command} list")

@@ -1,4 +1,4 @@
-"""What the instruments say at the end of a run, one plain sentence each; read from the file, without torch."""
+"""What the instruments say at the end of a run, one plain sentence each, read from its file."""
 
 from __future__ import annotations
 

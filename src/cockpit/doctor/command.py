@@ -46,13 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="cockpit doctor",
-        description="Look at the environment or, with TARGET, at how the gradients of a model of yours are had.",
+        description="Look at the environment or, with TARGET, at how a model of yours is covered.",
     )
     parser.add_argument(
         "target",
         nargs="?",
         metavar="TARGET",
-        help="script.py, script.py:NAME or module:NAME, where NAME is a model, or a function that returns one or a "
+        help="script.py, script.py:NAME or module:NAME; NAME is a model or a function that returns one, or a "
         "pair (model, example inputs); the script is imported, not run as a program",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON, for programs")
@@ -103,9 +103,8 @@ def _as_json(target: Target, found: Covered, parts: list[Group]) -> dict[str, An
 
 def _print_model(target: Target, found: Covered, parts: list[Group]) -> None:
     weights = sum(group.weights for group in parts)
-    _print(
-        f"{type(target.model).__name__} ({target.name}): {_counted(len(found.ways), 'parameter')}, {weights:,} weights"
-    )
+    size = f"{_counted(len(found.ways), 'parameter')}, {weights:,} weights"
+    _print(f"{type(target.model).__name__} ({target.name}): {size}")
     _print(f"{found.how}.")
     for group in parts:
         print()

@@ -61,8 +61,8 @@ def covered(target: Target) -> Covered:
     if not any(p.requires_grad for p in target.model.parameters()):
         raise CockpitError(f"{target.name} has no trainable parameter, so there is nothing to watch.")
     if target.inputs is None:
-        advice = f"expected from the layers' types; for the truth, let {target.name} return (model, example inputs)"
-        return Covered(_expected(target.model), False, advice)
+        how = "expected from the layers' types; to try it, let the function return (model, example inputs)"
+        return Covered(_expected(target.model), False, how)
     return _tried(target)
 
 

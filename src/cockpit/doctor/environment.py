@@ -32,12 +32,7 @@ def environment() -> Iterator[Check]:
 
 
 def _python() -> Check:
-    found = f"{platform.python_version()} ({sys.executable})"
-    if sys.version_info < (3, 11):
-        return Check(
-            "python", "problem", found, "Cockpit needs Python 3.11 or newer: make a new environment."
-        )
-    return Check("python", "ok", found)
+    return Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
 def _shadow() -> Check:
@@ -45,12 +40,14 @@ def _shadow() -> Check:
     version = installed(ORIGINAL)
     if version:
         found = f"{ORIGINAL} {version} is installed as well; it brings an import package called cockpit too"
-        advice = f"Keep it in an environment of its own: pip uninstall {ORIGINAL}, then reinstall cockpit-debugger."
+        advice = (
+            f"Give it an environment of its own: pip uninstall {ORIGINAL}, and install cockpit-debugger anew."
+        )
         return Check("import name", "problem", found, advice)
     here = Path.cwd()
     for place in (here / "cockpit.py", here / "cockpit" / "__init__.py"):
         if place.exists() and not place.samefile(cockpit.__file__):
-            found = f"{place.relative_to(here)} in this folder is imported in place of the package by scripts here"
+            found = f"scripts in this folder import {place.relative_to(here)} in place of the package"
             return Check("import name", "warning", found, "Rename it.")
     return Check("import name", "ok", "nothing else is called cockpit")
 
@@ -81,7 +78,8 @@ def _threads() -> Check:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = torch.get_num_threads()
     library = "MKL" if torch.backends.mkl.is_available() else "a library other than MKL"
-    found = f"{threads} for {cores} usable cores ({library}; OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '')})"
+    setting = os.environ.get("OMP_NUM_THREADS", "not set")
+    found = f"{threads} for {cores} usable cores ({library}; OMP_NUM_THREADS: {setting})"
     if threads > cores:
         advice = f"Threads that wait for a core are slow: set OMP_NUM_THREADS={cores}."
         return Check("threads", "warning", found, advice)

@@ -1,4 +1,4 @@
-"""The place runs are written to: can it be written, is there room, does SQLite's write-ahead log work there?"""
+"""The place runs are written to: may one write, is there room, does SQLite's write-ahead log work there?"""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ def _room(place: Path) -> Check:
 def _sqlite(place: Path) -> Check:
     version = f"SQLite {sqlite3.sqlite_version}"
     try:
-        with tempfile.TemporaryDirectory(prefix=".cockpit-doctor-", dir=place) as folder:
-            with closing(sqlite3.connect(Path(folder) / "try.db")) as db:
-                mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-                db.execute("CREATE TABLE try (x)")
+        with (
+            tempfile.TemporaryDirectory(prefix=".cockpit-doctor-", dir=place) as folder,
+            closing(sqlite3.connect(Path(folder) / "try.db")) as db,
+        ):
+            mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            db.execute("CREATE TABLE try (x)")
     except (OSError, sqlite3.Error) as error:
         advice = "Name a folder on a local disk in the variable COCKPIT_LOGS."
         return Check("run file", "problem", f"{version} cannot write here: {error}", advice)

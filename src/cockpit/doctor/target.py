@@ -48,7 +48,7 @@ def find_target(text: str) -> Target:
         value, inputs = value
     if not isinstance(value, nn.Module):
         raise CockpitError(
-            f"{label} gives {type(value).__name__}; needed is a torch.nn.Module, or a pair (module, example inputs)."
+            f"{label} gives {type(value).__name__}, not a torch.nn.Module or a pair (module, example inputs)."
         )
     if callable(inputs) and not isinstance(inputs, nn.Module):
         inputs = _guarded(inputs, f"{place}:{INPUTS}() raised")
@@ -91,7 +91,7 @@ def _guarded(call: Callable[[], Any], what: str) -> Any:
 def _where(error: Exception) -> str:
     """Name the place in the user's own files, if it is there."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<")]
+    own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 

@@ -137,6 +137,20 @@ class HessianProduct:
         return self.flat.join(columns, rows)
 
 
+def insist_symmetric(product: HessianProduct, generator: torch.Generator) -> None:
+    r"""Compare $u^\top H v$ with $v^\top H u$: some operations of torch have wrong second derivatives.
+
+    (`torch._weight_norm` of torch 2.13, for one.) A `Gap` is better than a number nobody should believe.
+    """
+    flat = product.flat
+    u, v = torch.randn(2, flat.size, dtype=flat.dtype, device=flat.device, generator=generator)
+    hu, hv = product(u), product(v)
+    scale = float(u.norm() * hv.norm() + v.norm() * hu.norm())
+    epsilon = max(float(torch.finfo(x.dtype).eps) for x in flat.tensors)
+    if abs(float(u @ hv - v @ hu)) > 10 * epsilon**0.5 * scale:
+        raise Gap("asymmetric: the second derivative of some operation of the model is wrong, H is not symmetric")
+
+
 @dataclass(frozen=True, eq=False)
 class DiagonalResult:
     r"""The diagonal of a curvature matrix of $\frac{1}{N}\sum_i \ell_i$, and how it was found.

@@ -18,7 +18,7 @@ from cockpit.engine.attention import twice_differentiable_attention
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
-from cockpit.engine.curvature import DiagonalResult, FlatParameters, HessianProduct
+from cockpit.engine.curvature import DiagonalResult, FlatParameters, HessianProduct, insist_symmetric
 from cockpit.engine.ggn import SquareSums, ggn_diagonal, ggn_diagonal_mc
 from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
 from cockpit.engine.lanczos import Eigenpair, top_eigenpair
@@ -47,6 +47,7 @@ class Curvatures:
         self._needs: list[Need] = []
         self._graphs: list[Tensor] = []
         self._attention = ExitStack()
+        self._symmetric: bool | Gap | None = None
         self._draws = 0
 
     def begin(self, needs: Iterable[Need]) -> None:
@@ -121,11 +122,24 @@ class Curvatures:
         examples = sum(len(losses) for losses in self._graphs)
         if self.ranks is None:
             local = HessianProduct([(x, len(x) / examples) for x in self._graphs], parameters)
+            self._check(local)
             return local, local
         ranks = self.ranks
         everywhere = int(ranks.sum(torch.tensor(float(examples))))
         local = HessianProduct([(x, len(x) / everywhere) for x in self._graphs], parameters)
+        self._check(local)
         return local, lambda v: ranks.sum(local(v))
+
+    def _check(self, product: HessianProduct) -> None:
+        """Insist on a symmetric Hessian, once for a model."""
+        if self._symmetric is None:
+            try:
+                insist_symmetric(product, self._generator(product.flat.device, own=False))
+                self._symmetric = True
+            except Gap as gap:
+                self._symmetric = gap
+        if isinstance(self._symmetric, Gap):
+            raise self._symmetric
 
     def _solved(
         self, need: TopEigenvalue, scope: str, product: Product, size: int, flat: FlatParameters
@@ -177,7 +191,11 @@ class Curvatures:
         if need.curvature == "diag_ggn_mc":
             return ggn_diagonal_mc(losses, outputs, squares, generator, parameters, need.samples)
         known = self._agreements.get(id(plan))
-        result, agreement = hessian_diagonal(losses, parameters, generator, outputs, squares, known)
+        product = HessianProduct([(losses, 1.0)], parameters)
+        self._check(product)
+        result, agreement = hessian_diagonal(
+            losses, parameters, generator, outputs, squares, known, product
+        )
         self._agreements[id(plan)] = agreement
         return result
 

@@ -29,10 +29,13 @@ class Frame:
 
     def get(self, name: str) -> Any:
         """Return what was handed in under this name."""
-        try:
-            return self.info[name]
-        except KeyError as error:
-            raise KeyError(f"Please hand in '{name}' via cockpit(info=...).") from error
+        if name not in self.info:
+            raise self.missing(name)
+        return self.info[name]
+
+    def missing(self, name: str) -> KeyError:
+        """Return the error that asks for something."""
+        return KeyError(f"Please hand in '{name}' via cockpit(info=...).")
 
 
 _FRAMES: list[Frame] = []

@@ -23,13 +23,13 @@ from cockpit.engine.statistics import Direction, Projection, Statistic
 from cockpit.errors import Gap
 from cockpit.legacy.context import Frame
 from cockpit.legacy.extension import Chosen
-from cockpit.legacy.losses import by_example, individual_losses
+from cockpit.legacy.losses import individual_losses, stand_ins, values
 from cockpit.legacy.quantities.measured import Measured
 from cockpit.legacy.slopes import Held
 from cockpit.legacy.utils.optim import ComputeStep
 from cockpit.quantities.quantity import Observation, OptimizerView, Reading
 
-HERE = Projection(Direction.UPDATE)
+HERE, THERE = Projection(Direction.UPDATE), Projection(Direction.LAST_UPDATE)
 LATE = frozenset({HERE, Known.UPDATES})
 """What is known only when the optimizer has moved."""
 
@@ -85,20 +85,19 @@ class Measurement:
             self._following = self._waiting.moved(parameters)
             self.engine.last_update = self._following[Known.UPDATES]
             needs |= {need for q in self._waiting.quantities for need in q.source.needs_after}
+        losses = self._losses(frame, needs)
         if HERE in needs:
             self._held = Held()
             needs |= {self._held}
         if needs & LATE:
             needs = (needs - LATE) | {Known.PARAMETERS}
-        losses = self._losses(frame, needs)
         if not needs:
             return
         with self._guarded("preparing the step"):
             self.engine.begin(frozenset(needs))
             self.engine.enter(losses)
-            if losses is not None:
-                # Tells the engine what the user's pass will not: the objective is the mean of these losses.
-                torch.autograd.grad(losses.mean(), losses, retain_graph=True)
+            # Tells the engine what the user's pass will not: the objective is the mean of these losses.
+            torch.autograd.grad(losses.mean(), losses, retain_graph=True)
 
     def leave(self, frame: Frame) -> None:
         """Read the step after its backward pass; the readings go to the frame."""
@@ -113,9 +112,8 @@ class Measurement:
         if observed is None:
             return
         known = dict(observed.known)
-        given = frame.info.get("individual_losses")
-        if Known.LOSSES not in known and isinstance(given, Tensor):
-            known[Known.LOSSES] = by_example(given.detach().double(), frame.info)
+        if self._blind and (handed_in := values(frame.info)) is not None:
+            known[Known.LOSSES] = handed_in
         now = Observation(
             step=frame.step,
             examples=observed.examples,
@@ -149,19 +147,21 @@ class Measurement:
         with self.engine.capture.receive(None):
             yield
 
-    def _losses(self, frame: Frame, needs: set[Need]) -> Tensor | None:
-        """Return losses for the engine; None if there are only the model's outputs to go by."""
+    def _losses(self, frame: Frame, needs: set[Need]) -> Tensor:
+        """Return losses for the engine."""
         loss: Tensor = frame.get("loss")
-        individual = Known.LOSSES in needs or any(isinstance(need, Statistic) for need in needs)
-        losses = individual_losses(frame.info) if individual else None
-        self._blind = losses is None if individual else self._blind
-        if losses is not None:
-            return losses
-        if not individual:  # the gradient and the Hessian of the objective ask for nothing more
-            return loss.reshape(1) * 1
-        if Known.LOSSES in needs or not self.chosen.owner or any(isinstance(n, Diagonal) for n in needs):
-            frame.get("individual_losses")
-        return None
+        if Known.LOSSES not in needs and not any(isinstance(need, Statistic) for need in needs):
+            return loss.reshape(1) * 1  # the objective's own gradient and Hessian ask for nothing more
+        losses = individual_losses(frame.info)
+        self._blind = losses is None
+        if needs & {HERE, THERE} and losses is None:
+            frame.get("individual_losses")  # their values are enough
+        if losses is None and not any(isinstance(need, Diagonal) for need in needs):
+            parameters = dict(self.chosen.named_parameters())
+            losses = stand_ins(frame.info, self.engine.capture.outputs, parameters)
+        if losses is None:
+            raise frame.missing("individual_losses")
+        return losses
 
     @contextmanager
     def _guarded(self, doing: str) -> Iterator[None]:
