@@ -121,7 +121,7 @@ MODES: list[tuple[str, str, Callable[[nn.Module], torch.optim.Optimizer], torch.
 ]
 
 
-@pytest.mark.parametrize(("number", "problem"), enumerate(ZOO), ids=lambda p: getattr(p, "name", ""))
+@pytest.mark.parametrize(("number", "problem"), list(enumerate(ZOO)), ids=lambda p: getattr(p, "name", ""))
 def test_training_is_the_same_to_the_bit(tmp_path: Path, number: int, problem: Problem):
     """In the first mode and, in turn, one of the others; `full` also computes curvature at every step."""
     for k in (0, 1 + number % 3):

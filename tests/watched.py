@@ -14,9 +14,19 @@ from cockpit import Cockpit, Histogram, Run
 from cockpit.testing import Problem, Weighting, objective
 from reference.twins import Twin
 
-SCALARS = (
-    "loss grad_norm distance update_size alpha norm_test inner_test ortho_test mean_gsnr cabs early_stopping"
-).split()
+SCALARS = [
+    "loss",
+    "grad_norm",
+    "distance",
+    "update_size",
+    "alpha",
+    "norm_test",
+    "inner_test",
+    "ortho_test",
+    "mean_gsnr",
+    "cabs",
+    "early_stopping",
+]
 HISTOGRAMS = ["grad_hist1d", "grad_hist2d"]
 ADDITIVE = ("grad_norm", "distance", "update_size", "grad_hist1d", "grad_hist2d", "parameters")
 

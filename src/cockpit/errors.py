@@ -5,7 +5,7 @@ class CockpitError(ValueError):
     """A mistake in the call: the text says what happened, where, and what to do."""
 
 
-class Gap(Exception):
+class Gap(Exception):  # noqa: N818  # not an error: a missing value is normal
     """A value that cannot be had at this step; becomes a recorded gap, never a crash.
 
     The text is the status stored with the record, so it begins with one machine-readable word

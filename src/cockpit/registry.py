@@ -11,8 +11,9 @@ from importlib.metadata import entry_points
 
 from cockpit import quantities
 from cockpit.errors import CockpitError
+from cockpit.naming import snake_case
 from cockpit.presets import PRESETS
-from cockpit.quantities.quantity import Quantity, snake_case
+from cockpit.quantities.quantity import Quantity
 
 
 @cache

@@ -41,7 +41,7 @@ class Schedule:
 
 @dataclass(frozen=True, repr=False)
 class Every(Schedule):
-    """Steps ``offset``, ``offset + interval``, …"""
+    """Steps ``offset``, ``offset + interval`` and so on."""
 
     interval: int
     offset: int = 0
@@ -128,7 +128,7 @@ class Custom(Schedule):
 
 
 def every(interval: int, offset: int = 0) -> Schedule:
-    """Return the schedule ``offset``, ``offset + interval``, …"""
+    """Return the schedule ``offset``, ``offset + interval`` and so on."""
     if not isinstance(interval, int) or interval < 1:
         raise CockpitError(f"every({interval!r}): the interval is a whole number of steps, at least 1")
     return Every(interval, offset)
@@ -159,4 +159,6 @@ def as_schedule(when: object) -> Schedule:
         return every(when)
     if callable(when):
         return Custom(when)
-    raise CockpitError(f"a schedule is every(n), log_spaced(…), a number or a callable step -> bool, not {when!r}")
+    raise CockpitError(
+        f"a schedule is every(n), log_spaced(…), a number or a callable step -> bool, not {when!r}"
+    )

@@ -119,6 +119,6 @@ def test_without_backpack_an_extension_is_a_clear_error(monkeypatch: pytest.Monk
     watch = Cockpit(model.parameters(), [Extended(always)])
     with pytest.raises(CockpitError, match="the extensions BatchGrad need BackPACK, which is not installed"):
         step(watch, 0, model, nn.CrossEntropyLoss(), sgd(model), batches(1)[0])
-    with pytest.raises(CockpitError, match="DiagHessian"):
-        with Cockpit(model.parameters())(0, DiagHessian(), info={"loss": torch.ones(())}):
-            pass
+    block = Cockpit(model.parameters())(0, DiagHessian(), info={"loss": torch.ones(())})
+    with pytest.raises(CockpitError, match="DiagHessian"), block:
+        pass

@@ -23,9 +23,7 @@ SECOND_ORDER = ("HessTrace", "TICDiag", "TICTrace", "HessMaxEV")
 
 
 def every_quantity(*without: str) -> list[Any]:
-    return [
-        getattr(quantities, name)(always) for name in quantities.__all__ if name not in (*without, "Time")
-    ]
+    return named(*(name for name in quantities.__all__ if name not in (*without, "Time")))
 
 
 def named(*names: str) -> list[Any]:
@@ -71,12 +69,8 @@ def test_values_are_there_when_the_block_is_left() -> None:
         optimizer.zero_grad()
         z = model(x)
         loss = criterion(z, y)
-        info = {
-            "loss": loss,
-            "individual_losses": F.cross_entropy(z, y, reduction="none"),
-            "optimizer": optimizer,
-        }
-        with watch(t, info=info):
+        losses = F.cross_entropy(z, y, reduction="none")
+        with watch(t, info={"loss": loss, "individual_losses": losses, "optimizer": optimizer}):
             loss.backward()
             assert t not in watch.quantities[-1].get_output()
         seen.append(set(watch.get_output()[0]))
@@ -199,7 +193,8 @@ def test_an_exception_in_the_block_passes_through_and_training_goes_on() -> None
 
     def run(fails: bool) -> dict[int, dict[str, Any]]:
         model, criterion = extend(network()), extend(nn.CrossEntropyLoss())
-        watch, optimizer = Cockpit(model.parameters(), every_quantity()), sgd(model)
+        # The eigenvalue's search starts from the last vector found, so a repeated step ends elsewhere.
+        watch, optimizer = Cockpit(model.parameters(), every_quantity("HessMaxEV")), sgd(model)
         for t, (x, y) in enumerate(batches(3)):
             if fails and t == 1:
                 with pytest.raises(MineError) as caught, watch(t, info={"loss": criterion(model(x), y)}):
@@ -238,15 +233,13 @@ def test_schedules_decide() -> None:
 
 
 def test_a_sum_is_the_mean_of_losses_that_count_n_fold() -> None:
-    n, names = (
-        6,
-        ("Loss", "GradNorm", *FIRST_ORDER[:3], "Alpha", "UpdateSize", "HessTrace", "HessMaxEV", "CABS"),
-    )
+    n, scaled = 6, ("Loss", "GradNorm", "HessTrace", "HessMaxEV")
+    names = (*scaled, *FIRST_ORDER[:3], "Alpha", "UpdateSize", "CABS")
     mean, _ = trained(named(*names), lr=0.1)
     total, _ = trained(named(*names), lr=0.1 / n, reduction="sum")
     for t, row in mean.items():
         for name, value in row.items():
-            factor = n if name in ("Loss", "GradNorm", "HessTrace", "HessMaxEV") else 1
+            factor = n if name in scaled else 1
             rtol = 2e-3 if name == "HessMaxEV" else 1e-9
             np.testing.assert_allclose(total[t][name], factor * np.asarray(value), rtol, err_msg=name)
 
@@ -255,10 +248,7 @@ def test_nested_cockpits_do_not_hear_each_other() -> None:
     def run(outer_first: bool) -> tuple[Any, Any]:
         model, criterion = extend(network()), extend(nn.CrossEntropyLoss())
         optimizer = sgd(model)
-        pair = [
-            Cockpit(model.parameters(), every_quantity()),
-            Cockpit(model.parameters(), every_quantity("Loss")),
-        ]
+        pair = [Cockpit(model.parameters(), every_quantity(*without)) for without in ((), ("Loss",))]
         first, second = pair if outer_first else pair[::-1]
         for t, (x, y) in enumerate(batches(3)):
             optimizer.zero_grad()
@@ -336,15 +326,18 @@ def test_only_quantities_of_ones_own_ask_for_a_graph() -> None:
             return self.should_compute(global_step)
 
         def _compute(self, global_step: int, params: list[Tensor], batch_loss: Tensor) -> Tensor:
-            gradient = torch.cat(
-                [g.flatten() for g in torch.autograd.grad(batch_loss, params, create_graph=True)]
-            )
-            return torch.stack(torch.autograd.grad(gradient.square().sum(), params)[:1]).norm()
+            assert params[0].grad is not None
+            (product,) = torch.autograd.grad(params[0].grad.square().sum(), params[0], retain_graph=True)
+            return product.norm()
 
     watch = Cockpit(network().parameters(), every_quantity())
     assert not watch.create_graph(0)
     watch.add(Curved(linear(2)))
     assert [watch.create_graph(t) for t in range(3)] == [True, False, True]
+    output, _ = trained([Curved(linear(2)), *named("NormTest", "Alpha")], range(3))
+    assert [t for t in output if "Curved" in output[t]] == [0, 2]
+    assert float(output[0]["Curved"]) > 0
+    assert output[1]["NormTest"] == trained(named("NormTest", "Alpha"), range(3))[0][1]["NormTest"]
 
 
 def test_two_of_a_class_are_told_apart() -> None:
@@ -364,13 +357,12 @@ def test_a_parameter_without_part_in_the_loss_counts_as_zero() -> None:
     model = network()
     model.extra = nn.Parameter(torch.ones(2, dtype=torch.float64))
     extend(model)
-    watch = Cockpit(
-        model.parameters(), named("GradNorm", "NormTest", "HessTrace", "UpdateSize", "GradHist2d")
-    )
+    per_tensor = ("GradNorm", "HessTrace", "UpdateSize")
+    watch = Cockpit(model.parameters(), named("NormTest", "GradHist2d", *per_tensor))
     for t, batch in enumerate(batches(2)):
         step(watch, t, model, nn.CrossEntropyLoss(), sgd(model), batch)
     row, at = watch.get_output()[0], [name for name, _ in model.named_parameters()].index("extra")
-    assert [row[name][at] for name in ("GradNorm", "HessTrace", "UpdateSize")] == [0.0] * 3
+    assert [row[name][at] for name in per_tensor] == [0.0] * 3
     same(row["NormTest"], trained(named("NormTest"))[0][0]["NormTest"])
 
 
@@ -381,7 +373,6 @@ def test_losses_of_pixels_are_averaged() -> None:
     for average in (True, False):
         model = extend(network())
         watch = Cockpit(model.parameters(), named("NormTest", "HessTrace", "GradHist1d"))
-        loss, each = F.mse_loss(model(x), goal), None
         z = model(x)
         loss, each = F.mse_loss(z, goal), F.mse_loss(z, goal, reduction="none")
         with watch(0, info={"loss": loss, "individual_losses": each.mean(1) if average else each}):

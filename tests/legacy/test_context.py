@@ -52,6 +52,6 @@ def test_inner_and_outer_blocks_have_their_own() -> None:
 
 def test_a_nan_loss_is_warned_of() -> None:
     watch = Cockpit(network().parameters(), [])
-    with pytest.warns(UserWarning, match=r"\[Step 3\] The mini-batch loss is NaN"):
-        with watch(3, info={"loss": torch.tensor(float("nan"))}):
-            pass
+    block = watch(3, info={"loss": torch.tensor(float("nan"))})
+    with pytest.warns(UserWarning, match=r"\[Step 3\] The mini-batch loss is NaN"), block:
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -57,7 +58,8 @@ def step(
     loss = criterion(outputs, y)
     losses = F.cross_entropy(outputs, y, reduction="none")
     info = {"loss": loss, "individual_losses": losses, "batch_size": len(x), "optimizer": optimizer}
-    with watch(number, info={key: info[key] for key in only}):
+    with watch(number, info={key: info[key] for key in only}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using backward.. with create_graph=True", UserWarning)
         loss.backward(create_graph=watch.create_graph(number))
     optimizer.step()
 

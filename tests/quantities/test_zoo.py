@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference.twins import train
 from torch import nn
-from watched import HISTOGRAMS, SCALARS, differences, watch
 
 from cockpit import HessMaxEV, HessTrace, TICDiag, TICTrace
 from cockpit.testing import Weighting, problems
+from reference.twins import train
+from watched import HISTOGRAMS, SCALARS, differences, watch
 
 ZOO = {p.name: p for p in problems()}
 EXACT = [p.name for p in problems() if p.exact and p.grad_calls]

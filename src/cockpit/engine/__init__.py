@@ -1,0 +1,1 @@
+"""The engine: torch in, statistics out; knows no quantity, store or plot."""

@@ -1,7 +1,7 @@
-"""The mean gradient of a step as the backward passes left it in ``.grad``.
+r"""The mean gradient of a step as the backward passes left it in ``.grad``.
 
-``.grad`` is $\\sum_i w_i g_i$ over all micro-batches, plus whatever stood there before. With one weight for a
-micro-batch's examples, its growth divided by that weight is $\\sum_i g_i$; with several weights an extra backward
+``.grad`` is $\sum_i w_i g_i$ over all micro-batches, plus whatever stood there before. With one weight for a
+micro-batch's examples, its growth divided by that weight is $\sum_i g_i$; with several weights an extra backward
 pass gives that sum. It is read when a pass ends, before anyone clips, unscales or averages it.
 """
 
@@ -16,7 +16,7 @@ from cockpit.engine.parts import wide
 
 
 class Accumulated:
-    """Sums $\\sum_i g_i$ over the micro-batches of one step."""
+    r"""Sums $\sum_i g_i$ over the micro-batches of one step."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = parameters

@@ -1,8 +1,9 @@
-"""Batch: one watched backward pass, turned into statistics layer by layer and then let go.
+r"""Batch: one watched backward pass, turned into statistics layer by layer and then let go.
 
-Output gradients carry the weighting of the user's objective, $\\partial L / \\partial z = w_i\\, \\partial \\ell_i / \\partial z$
-with $w_i = \\partial L / \\partial \\ell_i$: the mean's 1/N, a sum's 1, an AMP scale, sample weights, accumulation. A
-hook on the losses sees $w$, and dividing by it in this one place leaves gradients of the examples' own losses.
+Output gradients carry the weighting of the user's objective,
+$\partial L / \partial z = w_i\, \partial \ell_i / \partial z$ with $w_i = \partial L / \partial \ell_i$: the
+mean's 1/N, a sum's 1, an AMP scale, sample weights, accumulation. A hook on the losses sees $w$, and dividing
+by it in this one place leaves gradients of the examples' own losses.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Coverage: by which way each parameter's individual gradients are had, decided by trying it on the live graph.
+r"""Coverage: by which way each parameter's individual gradients are had, decided by trying it on the live graph.
 
 A layer formula is exact only if it sees every use of the parameter, if it knows in which axis the examples lie,
 and if no operation mixes examples. None of this can be read off a module tree, so it is *checked*, once for
 every new shape of forward pass: two extra backward passes, one with all loss weights one, one with random
-weights $w$, give output gradients of every layer and true gradients $\\sum_i w_i \\nabla\\ell_i$ of every parameter.
+weights $w$, give output gradients of every layer and true gradients $\sum_i w_i \nabla\ell_i$ of every parameter.
 A formula is used only if the individual gradients it derives from the first pass, weighted with $w$, add up to
 the second. For random weights that is as good as a proof (Freivalds' argument), and it also tells which axis
 holds the examples. Everything else is served by the fallback, which is exact for any graph.
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +65,7 @@ class Plan:
     """What was learnt about one shape of forward pass."""
 
     ways: Mapping[str, Coverage]
-    layouts: Mapping[tuple[object, ...], tuple[Layout, ...]] = field(default_factory=dict)
+    layouts: Mapping[Any, tuple[Layout, ...]] = field(default_factory=dict)
     uses: Mapping[str, int] = field(default_factory=dict)
     checked: bool = True
 
@@ -224,7 +225,9 @@ class Examination:
 
     def _close(self, found: Tensor, truth: Tensor, scale: float) -> bool:
         off = float((found - truth).norm())
-        dtype = self.losses.dtype if truth.dtype is torch.float32 else truth.dtype  # autocast computes in less
+        dtype = (
+            self.losses.dtype if truth.dtype is torch.float32 else truth.dtype
+        )  # autocast computes in less
         return off <= max(TOLERANCE.get(dtype, 0.1) * scale, NOTHING.get(dtype, 1e-2) * self.norm)
 
     def _by_graph(

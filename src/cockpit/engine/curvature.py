@@ -148,7 +148,9 @@ def insist_symmetric(product: HessianProduct, generator: torch.Generator) -> Non
     scale = float(u.norm() * hv.norm() + v.norm() * hu.norm())
     epsilon = max(float(torch.finfo(x.dtype).eps) for x in flat.tensors)
     if abs(float(u @ hv - v @ hu)) > 10 * epsilon**0.5 * scale:
-        raise Gap("asymmetric: the second derivative of some operation of the model is wrong, H is not symmetric")
+        raise Gap(
+            "asymmetric: the second derivative of some operation of the model is wrong, H is not symmetric"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -248,7 +248,7 @@ class Engine:
     # -- inside a step ----------------------------------------------------------------------------------
 
     def _start(self) -> Step:
-        parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         step = Step(parameters, Table(parameters), Accumulated(parameters))
         if self._needs & {Known.PARAMETERS, Known.UPDATES, UPDATE}:
             step.before = {n: p.detach().clone() for n, p in parameters.items()}

@@ -1,6 +1,6 @@
-"""The exact fallback: individual gradients row by row from the live graph, for whatever no formula knows.
+r"""The exact fallback: individual gradients row by row from the live graph, for whatever no formula knows.
 
-$g_i = \\nabla\\ell_i$ by backward passes with one-hot output gradients, many at once under ``vmap``; where an
+$g_i = \nabla\ell_i$ by backward passes with one-hot output gradients, many at once under ``vmap``; where an
 operation has no batching rule, one after the other. The graph is that of the user's own forward pass, so dropout
 masks, routing decisions and batch statistics are the ones the training sees, and any coupling between examples
 is differentiated exactly. Cost: N backward passes through the part of the network above the parameters.
@@ -40,7 +40,7 @@ def rows(
 def pulled_back(
     outputs: Sequence[Tensor], parameters: Mapping[str, Tensor], weights: Sequence[Tensor]
 ) -> dict[str, Tensor]:
-    """Return $J^\\top v_k$ for several output gradients $v_k$ at once, {name: [K, *shape]}."""
+    r"""Return $J^\top v_k$ for several output gradients $v_k$ at once, {name: [K, *shape]}."""
     block = _vectorised(outputs, list(parameters.values()), weights)
     if block is None:
         block = _looped(outputs, list(parameters.values()), weights)

@@ -1,8 +1,8 @@
-"""Stand-ins for losses that nobody handed over.
+r"""Stand-ins for losses that nobody handed over.
 
-With the gradient $\\delta_i = \\partial L/\\partial f_i$ that arrives at the model's outputs, $N f_i^\\top \\delta_i$ (with $\\delta$ held
-fixed) has the same gradient as $\\ell_i$ if the objective is the mean of per-example losses. So everything of first
-order works as with losses; their values and their curvature are not known.
+With the gradient $\delta_i = \partial L/\partial f_i$ that arrives at the model's outputs, $N f_i^\top \delta_i$
+(with $\delta$ held fixed) has the same gradient as $\ell_i$ if the objective is the mean of per-example
+losses. So everything of first order works as with losses; their values and their curvature are not known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from torch.utils.hooks import RemovableHandle
 class Proxy:
     """Waits for the gradients at a model's outputs and turns them into stand-in losses, once."""
 
-    def __init__(self, outputs: Sequence[Tensor], examples: int, ready: Callable[[Tensor, int], None]) -> None:
+    def __init__(
+        self, outputs: Sequence[Tensor], examples: int, ready: Callable[[Tensor, int], None]
+    ) -> None:
         self.examples, self.ready = examples, ready
         # Held here and not by the hook: a graph that owns its own outputs is never freed.
         self.outputs = [t for t in outputs if t.ndim > 0 and t.shape[0] == examples]

@@ -29,7 +29,6 @@ from cockpit.engine.statistics import SquareSum
 from cockpit.engine.table import Table
 from cockpit.errors import Gap
 
-
 Product = Callable[[Tensor], Tensor]
 
 
@@ -193,9 +192,7 @@ class Curvatures:
         known = self._agreements.get(id(plan))
         product = HessianProduct([(losses, 1.0)], parameters)
         self._check(product)
-        result, agreement = hessian_diagonal(
-            losses, parameters, generator, outputs, squares, known, product
-        )
+        result, agreement = hessian_diagonal(losses, parameters, generator, outputs, squares, known, product)
         self._agreements[id(plan)] = agreement
         return result
 
@@ -249,7 +246,7 @@ def graphs_kept() -> Iterator[None]:
     ) -> None:
         original(tensors, grad_tensors, True, *rest, **more)
 
-    torch.autograd.backward = keeping  # type: ignore[assignment]  # what Tensor.backward calls
+    torch.autograd.backward = keeping  # what Tensor.backward calls
     try:
         yield
     finally:

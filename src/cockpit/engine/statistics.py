@@ -52,7 +52,7 @@ class Statistic(ABC):
 
 @dataclass(frozen=True)
 class Norm2(Statistic):
-    """$\\|g_i\\|^2$ for every example."""
+    r"""$\|g_i\|^2$ for every example."""
 
     over_examples = Join.CAT
     over_parameters = Join.SUM
@@ -64,7 +64,7 @@ class Norm2(Statistic):
 
 @dataclass(frozen=True)
 class Total(Statistic):
-    """$\\sum_i g_i$, shaped like the parameter."""
+    r"""$\sum_i g_i$, shaped like the parameter."""
 
     over_examples = Join.SUM
     over_parameters = Join.NEVER
@@ -76,7 +76,7 @@ class Total(Statistic):
 
 @dataclass(frozen=True)
 class SquareSum(Statistic):
-    """$\\sum_i g_i \\odot g_i$, shaped like the parameter."""
+    r"""$\sum_i g_i \odot g_i$, shaped like the parameter."""
 
     over_examples = Join.SUM
     over_parameters = Join.NEVER
@@ -88,7 +88,7 @@ class SquareSum(Statistic):
 
 @dataclass(frozen=True)
 class Projection(Statistic):
-    """$g_i^\\top v$ for every example, along a `Direction` that the engine knows sooner or later."""
+    r"""$g_i^\top v$ for every example, along a `Direction` that the engine knows sooner or later."""
 
     direction: Direction
     over_examples = Join.CAT
@@ -102,7 +102,7 @@ class Projection(Statistic):
 
 @dataclass(frozen=True)
 class AbsMax(Statistic):
-    """$\\max_{ij} |g_{ij}|$ over finite elements."""
+    r"""$\max_{ij} |g_{ij}|$ over finite elements."""
 
     over_examples = Join.MAX
     over_parameters = Join.MAX
@@ -177,7 +177,7 @@ class Histogram1d(Statistic):
 
 @dataclass(frozen=True)
 class Histogram2d(Statistic):
-    """Joint counts of $(g_{ij}, \\theta_j)$, int64; gradients outside are counted apart, parameters clamped."""
+    r"""Joint counts of $(g_{ij}, \theta_j)$, int64; gradients outside are counted apart, parameters clamped."""
 
     bins: tuple[int, int]
     gradient_range: tuple[float, float]
@@ -194,7 +194,9 @@ class Histogram2d(Statistic):
             column = bin_index(theta, edges(columns, *self.parameter_range, block.dtype, block.device))
             column = torch.where(column == columns, 0, column)
             column = torch.where((column == columns + 1) | (column == columns + 3), columns - 1, column)
-            row = bin_index(block.reshape(len(block), -1), edges(rows, *self.gradient_range, block.dtype, block.device))
+            row = bin_index(
+                block.reshape(len(block), -1), edges(rows, *self.gradient_range, block.dtype, block.device)
+            )
             outside = row - rows + rows * columns  # where under, over, NaN, infinite are counted
             outside = torch.where((column == columns + 2) & (row < rows), rows * columns + 2, outside)
             inside = (row < rows) & (column < columns)

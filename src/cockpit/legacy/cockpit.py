@@ -89,6 +89,7 @@ class Cockpit:
                     yield
             except BaseException:
                 measurement.abandon()  # the user's exception is the news; nothing of this step is kept
+                measurement.prepare(self._measured)
                 raise
             finally:
                 _OPEN.remove(measurement)

@@ -63,7 +63,7 @@ def _plain(value: Any) -> Any:
             return [_plain(item) for item in value]
         case np.ndarray():
             found = {"__ndarray__": value.tolist(), "dtype": str(value.dtype), "shape": list(value.shape)}
-            return found if value.ndim < 2 else {**found, "Corder": True}
+            return found if value.ndim < 2 else {"Corder": True, **found}
         case np.generic():
             return value.item()
     return value

@@ -6,48 +6,25 @@ UpdateSize) wait for the next block, before which the parameters have moved.
 
 from __future__ import annotations
 
-import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from cockpit.engine.engine import Engine
 from cockpit.engine.needs import Diagonal, Known, Need
-from cockpit.engine.statistics import Direction, Projection, Statistic
-from cockpit.errors import Gap
+from cockpit.engine.statistics import Statistic
 from cockpit.legacy.context import Frame
 from cockpit.legacy.extension import Chosen
 from cockpit.legacy.losses import individual_losses, stand_ins, values
+from cockpit.legacy.observation import HERE, LATE, THERE, Waiting, observation, read
 from cockpit.legacy.quantities.measured import Measured
 from cockpit.legacy.slopes import Held
-from cockpit.legacy.utils.optim import ComputeStep
-from cockpit.quantities.quantity import Observation, OptimizerView, Reading
-
-HERE, THERE = Projection(Direction.UPDATE), Projection(Direction.LAST_UPDATE)
-LATE = frozenset({HERE, Known.UPDATES})
-"""What is known only when the optimizer has moved."""
-
-
-@dataclass(frozen=True, eq=False)
-class Waiting:
-    """A step whose update is not known yet."""
-
-    observation: Observation
-    quantities: list[Measured]
-    held: Held
-
-    def moved(self, parameters: Mapping[str, Tensor]) -> Observation:
-        """Return the observation with the update and the slopes along it."""
-        o = self.observation
-        updates = {n: parameters[n].detach() - before for n, before in o[Known.PARAMETERS].items()}
-        o.statistics.restore(HERE, self.held.slopes(updates))
-        return replace(o, known={**o.known, Known.UPDATES: updates})
+from cockpit.quantities.quantity import Observation
 
 
 class Measurement:
@@ -108,31 +85,20 @@ class Measurement:
             self.engine.before_update()
             observed = self.engine.finish(moved=False)
         self.engine.capture.forget()
+        now = None if observed is None else observation(frame, observed, self.chosen)
+        if now is not None and self._blind and (handed_in := values(frame.info)) is not None:
+            now = replace(now, known={**now.known, Known.LOSSES: handed_in})
         before, self._waiting = self._waiting, None
-        if observed is None:
-            return
-        known = dict(observed.known)
-        if self._blind and (handed_in := values(frame.info)) is not None:
-            known[Known.LOSSES] = handed_in
-        now = Observation(
-            step=frame.step,
-            examples=observed.examples,
-            statistics=observed.table,
-            optimizer=_view(frame.info.get("optimizer"), self.chosen),
-            memory={},
-            known=known,
-            eigenvalues=observed.eigenvalues,
-            curvature_method=observed.methods,
-            trace_variance=observed.variances,
-            clock=time.time(),
-        )
         if before is not None and self._following is not None:
             for q in before.quantities:
-                _read(q, replace(self._following, memory=q.memory, following=now), frame)
+                if now is not None or not q.source.needs_after:
+                    read(q, replace(self._following, memory=q.memory, following=now), frame)
+        if now is None:
+            return
         late = [q for q in self._due if LATE & set(q.source.needs)]
         for q in self._due:
             if q not in late:
-                _read(q, replace(now, memory=q.memory), frame)
+                read(q, replace(now, memory=q.memory), frame)
         if late:
             self._held.guard(uses)
             self._waiting = Waiting(now, late, self._held)
@@ -169,32 +135,4 @@ class Measurement:
             yield
         except Exception as failure:  # watching must never end a training
             self.engine.abandon()
-            warnings.warn(f"cockpit: {doing}: {type(failure).__name__}: {failure}", stacklevel=5)
-
-
-def _read(q: Measured, o: Observation, frame: Frame) -> None:
-    """Ask a quantity for its value; what does not exist is left out. Gaps and estimates are said once."""
-    remark = ""
-    try:
-        found = q.source.compute(o)
-        reading = found if isinstance(found, Reading) else Reading(found)
-        frame.readings[id(q)] = reading
-        if reading.status == "estimated: hutchinson":
-            remark = "is an estimate: extend(model) lets many models have the exact number"
-    except Gap as gap:
-        remark = f"has no value at step {o.step}: {gap}"
-    except Exception as failure:
-        remark = f"has no value at step {o.step}: {type(failure).__name__}: {failure}"
-    kind = remark.partition(": ")[2]
-    if remark and kind not in q.said:
-        q.said.add(kind)
-        warnings.warn(f"{type(q).__name__} {remark}", stacklevel=5)
-
-
-def _view(optimizer: Any, chosen: Chosen) -> OptimizerView:
-    """Return what quantities may know of the optimizer."""
-    groups: list[dict[str, Any]] = getattr(optimizer, "param_groups", [])
-    rate = {id(p): float(g.get("lr", float("nan"))) for g in groups for p in g["params"]}
-    rates = {name: rate[id(p)] for name, p in chosen.named_parameters() if id(p) in rate}
-    plain = ComputeStep.is_sgd_default_kwargs(optimizer)
-    return OptimizerView(type(optimizer).__name__, rates, plain, tuple(rate.values()))
+            warnings.warn(f"cockpit: {doing}: {type(failure).__name__}: {failure}", stacklevel=6)

@@ -1,0 +1,1 @@
+"""Quantities, one file each; the folder is the list."""

@@ -22,8 +22,9 @@ class Alpha(Quantity):
     Losses $f_0, f_1$ and slopes $d_0, d_1$ at both ends of the step, with variances $v$ of their means, obey
     $f_1 - f_0 = (d_0 + d_1)/2$ on a parabola. Correcting the slopes for the violation
     $c = f_1 - f_0 - \frac12(d_0+d_1)$, $V = v_{f0}+v_{f1}+\frac14(v_{d0}+v_{d1})$, gives the weighted least-squares fit
-    in closed form: $\tilde d_i = d_i + \frac12 v_{di}\,c/V$ and $\alpha = -\tilde d_1/\tilde d_0$ (Schneider et al., 2021).
-    By parameter, from slopes alone. Known one step later; a concave fit has no minimum and gives NaN.
+    in closed form: $\tilde d_i = d_i + \frac12 v_{di}\,c/V$ and $\alpha = -\tilde d_1/\tilde d_0$.
+    By parameter, from slopes alone. Known one step later (Schneider et al., 2021); a concave fit has no
+    minimum and gives NaN.
     """
 
     needs = (Known.LOSSES, Known.UPDATES, HERE)

@@ -12,9 +12,10 @@ from cockpit.quantities.sgd import status_for_sgd
 
 @dataclass(frozen=True, eq=False)
 class CABS(Quantity):
-    r"""Suggested batch size, $\frac1L\sum_k \eta_k \sum_{j\in k}\sigma_j^2$ over parameter groups k (Balles et al., 2017).
+    r"""Suggested batch size, $\frac1L\sum_k \eta_k \sum_{j\in k}\sigma_j^2$ over parameter groups k.
 
-    Derived for plain SGD; for other optimisers the value is stored with that remark.
+    Coupled adaptive batch size (Balles et al., 2017). Derived for plain SGD; for other optimisers the value
+    is stored with that remark.
     """
 
     needs = (Norm2(), Total(), Known.LOSSES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import nan
+from math import nan, sqrt
 
 from torch import Tensor
 
@@ -43,7 +43,7 @@ class CurvatureQuantity(Quantity):
     def standard_error(self, o: Observation) -> float:
         """Return the standard error of the whole trace; zero where the diagonal is exact, NaN where unknown."""
         if self.diagonal in o.trace_variance:
-            return float(o.trace_variance[self.diagonal]) ** 0.5 / o.examples
+            return sqrt(o.trace_variance[self.diagonal]) / o.examples
         return nan if self.status(o) != "ok" else 0.0
 
     def standard_errors(self, o: Observation) -> dict[str, Tensor]:

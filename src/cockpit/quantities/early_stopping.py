@@ -10,9 +10,10 @@ from cockpit.quantities.sgd import status_for_sgd
 
 @dataclass(frozen=True, eq=False)
 class EarlyStopping(Quantity):
-    r"""Early-stopping criterion, $1 - \frac ND\sum_j g_j^2/(s_j^2 + \varepsilon)$ with unbiased variance; stop when positive.
+    r"""Early-stopping criterion, $1 - \frac ND\sum_j g_j^2/(s_j^2 + \varepsilon)$ ; stop when positive.
 
-    Derived for plain SGD (Mahsereci et al., 2017); for other optimisers the value is stored with that remark.
+    With the unbiased variance $s^2$. Derived for plain SGD (Mahsereci et al., 2017); for other optimisers the
+    value is stored with that remark.
     """
 
     epsilon: float = 1e-5

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from cockpit.engine.needs import Known
-from cockpit.quantities.quantity import Observation, Quantity, Reading
 from cockpit.quantities.norms import norms
+from cockpit.quantities.quantity import Observation, Quantity, Reading
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from cockpit.engine.needs import DiagonalVariance, Need
 from cockpit.quantities.curvature_choice import CurvatureQuantity
 from cockpit.quantities.noise import sum_of
-from cockpit.quantities.quantity import Observation, Reading
+from cockpit.quantities.quantity import Number, Observation, Reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,5 +22,8 @@ class HessTrace(CurvatureQuantity):
     def compute(self, o: Observation) -> Reading:
         each = {name: d.sum() for name, d in self.diagonals(o).items()}
         status = self.status(o)
-        errors = {"": self.standard_error(o), **(self.standard_errors(o) if status != "ok" else {})}
+        errors: dict[str, Number] = {
+            "": self.standard_error(o),
+            **(self.standard_errors(o) if status != "ok" else {}),
+        }
         return Reading(sum_of(each), each, status, {"standard_error": errors})

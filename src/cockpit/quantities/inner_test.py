@@ -10,9 +10,10 @@ from cockpit.quantities.quantity import Observation, Quantity, Reading
 
 @dataclass(frozen=True, eq=False)
 class InnerTest(Quantity):
-    r"""Smallest θ passing the inner product test, $\theta^2 = \frac{\sum_n p_n^2 - N\|g\|^4}{N(N-1)\|g\|^4}$, $p_n = g_n^\top g$.
+    r"""Smallest θ passing the inner product test, $\theta^2 = \frac{\sum_n p_n^2 - N\|g\|^4}{N(N-1)\|g\|^4}$.
 
-    How much individual gradients scatter *along* the mean gradient (Bollapragada et al., 2017).
+    With $p_n = g_n^\top g$. How much individual gradients scatter *along* the mean gradient (Bollapragada et
+    al., 2017).
     """
 
     needs = (Norm2(), Total(), Projection(Direction.MEAN))

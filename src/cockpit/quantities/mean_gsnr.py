@@ -9,9 +9,10 @@ from cockpit.quantities.quantity import Observation, Quantity, Reading
 
 @dataclass(frozen=True, eq=False)
 class MeanGSNR(Quantity):
-    r"""Mean gradient signal-to-noise ratio, $\frac1D\sum_j g_j^2/(\sigma_j^2 + \varepsilon)$ with biased variance (Liu et al., 2020).
+    r"""Mean gradient signal-to-noise ratio, $\frac1D\sum_j g_j^2/(\sigma_j^2 + \varepsilon)$ (Liu et al., 2020).
 
-    With gradients below about 1e-3 the default ε dominates the variance; choose a smaller one then.
+    $\sigma^2$ is the biased variance. With gradients below about 1e-3 the default ε dominates the variance;
+    choose a smaller one then.
     """
 
     epsilon: float = 1e-5

@@ -10,7 +10,7 @@ from cockpit.quantities.quantity import Observation, Quantity, Reading
 
 @dataclass(frozen=True, eq=False)
 class OrthoTest(Quantity):
-    r"""Smallest ν passing the orthogonality test, $\nu^2 = \frac{\sum_n\|g_n\|^2 - \sum_n p_n^2/\|g\|^2}{N(N-1)\|g\|^2}$.
+    r"""Least ν passing the orthogonality test, $\nu^2 = \frac{\sum_n\|g_n\|^2 - \sum_n p_n^2/\|g\|^2}{N(N-1)\|g\|^2}$.
 
     How much individual gradients scatter *across* the mean gradient (Bollapragada et al., 2017).
     """

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ from cockpit.engine.lanczos import Eigenpair
 from cockpit.engine.needs import Known, Need, TopEigenvalue
 from cockpit.engine.table import Table
 from cockpit.errors import CockpitError, Gap
+from cockpit.naming import snake_case
 from cockpit.schedule import Schedule, as_schedule, every
 from cockpit.store.record import Histogram
 
@@ -102,7 +102,7 @@ class Quantity(ABC):
         """Return the needs where they depend on earlier steps (adapted bins); by default just `needs`."""
         return self.needs
 
-    def start(self, parameters: Mapping[str, Tensor], memory: Memory) -> None:
+    def start(self, parameters: Mapping[str, Tensor], memory: Memory) -> None:  # noqa: B027  # most need none
         """Look at the parameters once, before the first step."""
 
     @abstractmethod
@@ -118,23 +118,13 @@ class Quantity(ABC):
         """Return name, settings and meaning, as stored with the run."""
         doc = (type(self).__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         settings = {f.name: repr(getattr(self, f.name)) for f in fields(self)}
-        return {"name": self.name, "class": type(self).__name__, "settings": settings, "unit": self.unit, "doc": doc}
-
-
-def snake_case(name: str) -> str:
-    """Return ``norm_test`` for ``NormTest``, ``hess_max_ev`` for ``HessMaxEV``, ``tic_diag`` for ``TICDiag``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
-
-
-def by_parameter(values: Mapping[str, Tensor], rule: Callable[[Tensor], Number]) -> dict[str, Number]:
-    """Apply a formula to every parameter; a `Gap` leaves that parameter out as NaN."""
-    result: dict[str, Number] = {}
-    for name, value in values.items():
-        try:
-            result[name] = rule(value)
-        except Gap:
-            result[name] = float("nan")
-    return result
+        return {
+            "name": self.name,
+            "class": type(self).__name__,
+            "settings": settings,
+            "unit": self.unit,
+            "doc": doc,
+        }
 
 
 def check_choice(owner: str, setting: str, value: object, choices: Iterable[object]) -> None:

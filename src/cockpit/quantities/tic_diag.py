@@ -11,10 +11,10 @@ from cockpit.quantities.quantity import Observation, Reading
 
 @dataclass(frozen=True, eq=False)
 class TICDiag(CurvatureQuantity):
-    r"""Takeuchi information criterion from diagonals, $\sum_j \frac{\frac1N\sum_n g_{nj}^2}{h_j + \varepsilon}$ (Thomas et al., 2020).
+    r"""Takeuchi information criterion from diagonals, $\sum_j \frac{\frac1N\sum_n g_{nj}^2}{h_j + \varepsilon}$.
 
-    Estimates the generalisation gap at a local minimum. Where 1 % of the sum comes from curvature that is
-    negative or below 10 ε, the status says ``ill_conditioned``.
+    Estimates the generalisation gap at a local minimum (Thomas et al., 2020). Where 1 % of the sum comes from
+    curvature that is negative or below 10 ε, the status says ``ill_conditioned``.
     """
 
     epsilon: float = 1e-7

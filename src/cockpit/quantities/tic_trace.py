@@ -10,7 +10,10 @@ from cockpit.quantities.quantity import Observation, Reading
 
 @dataclass(frozen=True, eq=False)
 class TICTrace(CurvatureQuantity):
-    r"""Takeuchi information criterion from traces, $\frac{\frac1N\sum_n\|g_n\|^2}{\operatorname{Tr}H + \varepsilon}$ (Thomas et al., 2020)."""
+    r"""Takeuchi information criterion from traces, $\frac{\frac1N\sum_n\|g_n\|^2}{\operatorname{Tr}H + \varepsilon}$.
+
+    Thomas et al., 2020.
+    """
 
     epsilon: float = 1e-7
 

@@ -19,14 +19,13 @@ def checked_model(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise CockpitError(f"Cockpit(model, …): the model is a torch.nn.Module, not {type(model).__name__}")
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        model = model.module
+        model = checked_model(model.module)
     if not any(p.requires_grad for p in model.parameters()):
         total = sum(1 for _ in model.parameters())
         raise CockpitError(
             f"Cockpit(model, …): {type(model).__name__} has no trainable parameter ({total} in all, none with "
             "requires_grad=True), so there is nothing to watch. Unfreeze some before creating the cockpit."
         )
-    assert isinstance(model, nn.Module)
     return model
 
 

@@ -293,7 +293,9 @@ class Cockpit:
 
     def _check_open(self, call: str) -> None:
         if self._closed:
-            raise CockpitError(f"{call}: this cockpit is closed; create a new one (with run=… to continue its run)")
+            raise CockpitError(
+                f"{call}: this cockpit is closed; create a new one (with run=… to continue its run)"
+            )
 
 
 def attach(

@@ -85,7 +85,9 @@ class Recorder:
             self.event(step, kind, text)
         if coverage != self._coverage:
             self._coverage = dict(coverage)
-            self._writer.set_meta({"coverage": {n: {"way": w, "reason": r} for n, (w, r) in coverage.items()}})
+            self._writer.set_meta(
+                {"coverage": {n: {"way": w, "reason": r} for n, (w, r) in coverage.items()}}
+            )
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the user's own numbers."""
@@ -152,7 +154,9 @@ def _meta(
     config: str,
     ranks: Ranks | None,
 ) -> dict[str, Any]:
-    parameters = {n: {"shape": list(p.shape), "trainable": p.requires_grad} for n, p in model.named_parameters()}
+    parameters = {
+        n: {"shape": list(p.shape), "trainable": p.requires_grad} for n, p in model.named_parameters()
+    }
     device = next(model.parameters()).device
     return {
         "started": time.time(),

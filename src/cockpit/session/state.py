@@ -37,7 +37,9 @@ def saved(
             "step": previous.step,
             "examples": previous.examples,
             "clock": previous.clock,
-            "known": {k.value: previous.known[k] for k in needed if isinstance(k, Known) and k in previous.known},
+            "known": {
+                k.value: previous.known[k] for k in needed if isinstance(k, Known) and k in previous.known
+            },
             "statistics": {
                 repr(s): previous.statistics.by_parameter(s) for s in needed if isinstance(s, Statistic)
             },

@@ -5,7 +5,8 @@ import pytest
 from cockpit.legacy.utils.configuration import configuration, quantities_cls_for_configuration
 from cockpit.legacy.utils.schedules import linear
 
-ECONOMY = "Alpha Distance GradHist1d GradNorm InnerTest Loss NormTest OrthoTest UpdateSize".split()
+ECONOMY = ["Alpha", "Distance", "GradHist1d", "GradNorm", "InnerTest"]
+ECONOMY += ["Loss", "NormTest", "OrthoTest", "UpdateSize"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from cockpit.legacy import quantities
 from cockpit.legacy.quantities.quantity import Quantity
 from cockpit.legacy.utils.schedules import linear
 from cockpit.presets import PRESETS
-from cockpit.quantities.quantity import snake_case
+from cockpit.naming import snake_case
 
 
 def quantities_cls_for_configuration(label: str) -> list[type[Quantity]]:
