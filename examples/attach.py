@@ -18,7 +18,9 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-watching = cockpit.attach(model, optimizer, quantities=["grad_norm", "norm_test", "update_size"], run="attach")
+watching = cockpit.attach(
+    model, optimizer, quantities=["grad_norm", "norm_test", "update_size"], run="attach"
+)
 
 for _ in range(steps):
     x = torch.randn(32, 10)

@@ -16,6 +16,7 @@ from cockpit import Cockpit, Run
 
 
 def train(rank: int, steps: int) -> None:
+    """Train in one of the processes."""
     os.environ.setdefault("RANK", str(rank))
     dist.init_process_group("gloo")
     torch.manual_seed(0)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
+from cockpit import Cockpit
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -41,10 +47,25 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
     """Run them one after the other, as a reader would in one session."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    names = {"__name__": "__main__"}
+    folders = re.findall(r'Run\("([^"]+)"\)', page.read_text(encoding="utf-8"))
+    for folder in {*folders, "."}:  # runs that the page takes for granted
+        record(tmp_path / folder)
+    names: dict[str, Any] = {"__name__": "__main__"}
     for line, code in blocks(page):
         # compiled with the page's own lines, so that a failure names the place
         exec(compile("\n" * line + code, str(page), "exec"), names)
+    for value in names.values():
+        if isinstance(value, sqlite3.Connection):
+            value.close()
+
+
+def record(folder: Path) -> None:
+    """Make a short run."""
+    model = nn.Sequential(OrderedDict(layer1=nn.Linear(3, 2)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Cockpit(model, optimizer, quantities=["loss", "grad_norm", "grad_hist1d"], run=folder) as cockpit:
+        cockpit.backward(model(torch.ones(4, 3)).square().mean(1))
+        optimizer.step()
 
 
 def test_readme_is_run() -> None:

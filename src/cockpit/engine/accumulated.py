@@ -46,17 +46,20 @@ class Accumulated:
             if g is not None:
                 self._add(name, wide(g))
 
-    def leave(self) -> None:
-        """Read ``.grad`` after the backward pass."""
+    def leave(self) -> dict[str, Tensor]:
+        r"""Read ``.grad`` after the backward pass; return this pass's $\sum_i g_i$, where ``.grad`` tells it."""
         self.examples += self._size
+        found = {}
         if self._weight:
             for name, p in self._parameters.items():
                 if p.grad is not None:
                     grown = wide(p.grad.detach().to_dense())
                     if name in self._before:
                         grown = grown - wide(self._before[name].to_dense())
-                    self._add(name, grown / self._weight)
+                    found[name] = grown / self._weight
+                    self._add(name, found[name])
         self._before = {}
+        return found
 
     def _add(self, name: str, value: Tensor) -> None:
         self._sums[name] = self._sums[name] + value if name in self._sums else value

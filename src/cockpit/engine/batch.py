@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.capture import Capture, Use
-from cockpit.engine.coverage import Plan, Way, parts_of
+from cockpit.engine.coverage import Plan, Way, confirmed, parts_of
 from cockpit.engine.fallback import rows
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.layers.formula import Layout
@@ -49,6 +49,7 @@ class Batch:
         self._parts: dict[str, list[Part]] = {}
         self._sources: dict[str, list[Use]] = {}
         self._done: set[str] = set()
+        self._totals: dict[str, Tensor] = {}
         gaps = {name: plan.ways[name].reason for name in plan.names(Way.NONE)}
         unused = plan.names(Way.UNUSED)
         table.begin(examples, [name for name in parameters if name not in unused], gaps)
@@ -141,6 +142,8 @@ class Batch:
 
     def _reduce(self, g: ExampleGradients, mean: Tensor | None, sources: list[Use]) -> None:
         with torch.no_grad():
+            if not self.plan.checked:
+                self._totals[g.name] = g.total()
             for statistic in self.statistics:
                 if not isinstance(statistic, Projection):
                     value = statistic.reduce(g)
@@ -159,6 +162,14 @@ class Batch:
                 self._finish(name)
             except Exception as failure:
                 self.table.gap(name, f"{type(failure).__name__}: {failure}")
+
+    def confirm(self, grown: Mapping[str, Tensor]) -> None:
+        """Drop what was not checked before and does not add up to the growth of ``.grad``."""
+        if self.plan.checked or not grown:
+            return
+        for name in self.parameters:
+            if self.plan.ways[name].way.by_layers and not confirmed(self._totals.get(name), grown.get(name)):
+                self.table.gap(name, "its layers' formulas do not give the whole gradient")
 
     def project(self, statistic: Statistic, directions: Mapping[str, Tensor]) -> None:
         """Project the held gradients on a direction that is known only now."""

@@ -176,8 +176,10 @@ class Capture:
     def _all(self, use: Use, grads: Any) -> None:
         if self._receiver is None:
             return
+        found = tuple(grads)
         try:
-            self._receiver(use, tuple(grads))
+            with torch.autocast(next(g for g in found if g is not None).device.type, enabled=False):
+                self._receiver(use, found)
         except Exception as failure:  # nor a backward pass
             self.failure = failure
 

@@ -26,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from cockpit.engine.capture import Capture, Use
 from cockpit.engine.fallback import rows
 from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.layers.formula import Layout
+from cockpit.engine.layers.formula import Layout, formula_for
 from cockpit.engine.parts import Dense, Part, wide
 
 
@@ -104,24 +104,29 @@ def parts_of(
                 yield names[id(parameter)], part
 
 
-def shape_plan(capture: Capture, parameters: Mapping[str, Tensor], examples: int, reason: str) -> Plan:
-    """Trust formulas and shapes, where extra backward passes are impossible; ``reason`` says why they are."""
-    names = {id(p): name for name, p in parameters.items()}
-    reachable = {
-        names[id(p)]: use for use in capture.uses() for p in use.module.parameters() if id(p) in names
+def shape_plan(model: nn.Module, parameters: Mapping[str, Tensor], reason: str) -> Plan:
+    """Trust formulas and shapes, where extra backward passes are impossible; ``reason`` says why they are.
+
+    What a formula gives is then compared with the growth of ``.grad`` after the pass (`confirmed`).
+    """
+    with_formula = {id(p) for m in model.modules() if formula_for(m) is not None for p in m.parameters()}
+    ways = {
+        name: Coverage(Way.FORMULA, f"checked by its sum only: {reason}")
+        if id(p) in with_formula
+        else Coverage(Way.NONE, f"no layer formula covers it; the fallback is not possible: {reason}")
+        for name, p in parameters.items()
     }
-    ways = {}
-    for name in parameters:
-        use = reachable.get(name)
-        if use is not None and use.refused is None and use.candidates(examples):
-            ways[name] = Coverage(Way.FORMULA, f"not checked: {reason}")
-        else:
-            ways[name] = Coverage(Way.NONE, f"{_why_not(use)}; the fallback is not possible: {reason}")
     return Plan(ways, checked=False)
 
 
-def _why_not(use: Use | None) -> str:
-    return (use.refused if use else None) or "no layer formula covers it"
+def confirmed(found: Tensor | None, grown: Tensor | None) -> bool:
+    """Say whether individual gradients add up to what the backward pass added to ``.grad``."""
+    if grown is None:
+        return found is None or not bool(found.any())
+    if found is None:
+        return not bool(grown.any())
+    scale = float(found.norm()) + float(grown.norm())
+    return float((found - grown).norm()) <= TOLERANCE.get(grown.dtype, 0.1) * scale + 1e-30
 
 
 class Examination:

@@ -139,10 +139,16 @@ class Engine:
         self._proxy = Proxy(outputs, examples, ready)
 
     def _enter(self, losses: Tensor | None, examples: int, known: bool) -> None:
+        with self._full_precision():
+            self._prepare(losses, examples, known)
+
+    def _full_precision(self) -> torch.autocast:
+        """Switch autocast off: statistics are computed in float32 or better, whatever the model runs in."""
+        return torch.autocast(next(self.model.parameters()).device.type, enabled=False)
+
+    def _prepare(self, losses: Tensor | None, examples: int, known: bool) -> None:
         step = self._step or self._start()
         step.entered += 1
-        if Known.GRADIENTS in self._needs:
-            step.accumulated.enter(examples)
         if losses is not None and known:
             step.losses.append(losses.detach())
         statistics = self._individual()
@@ -151,6 +157,8 @@ class Engine:
             plan = self.plan(losses, examples)
             self.coverage.update(plan.ways)
             self._watch(step, plan, losses, examples, statistics)
+        if self._reads_gradients:
+            step.accumulated.enter(examples)
         if losses is not None and known:
             alone = self.usual_batches == 1
             self.curvatures.enter(losses, plan, step.table, alone)
@@ -167,12 +175,14 @@ class Engine:
         """Note that the backward pass is over."""
         step, batch = self._step, self._batch
         self._open.close()
-        self._batch = None
         if step is not None:
             if batch is not None:
                 batch.end()
-            if Known.GRADIENTS in self._needs:
-                step.accumulated.leave()
+            if self._reads_gradients:
+                grown = step.accumulated.leave()
+                if batch is not None:
+                    batch.confirm(grown)
+        self._batch = None
         self.capture.forget()
         if self._proxy is not None:
             self._proxy.remove()
@@ -187,6 +197,10 @@ class Engine:
         step, self._step = self._step, None
         if step is None:
             return None
+        with self._full_precision():
+            return self._finished(step, moved)
+
+    def _finished(self, step: Step, moved: bool) -> Observed:
         table, ranks, needs = step.table, self.ranks, self._needs
         statistics = sorted((n for n in needs if isinstance(n, Statistic)), key=repr)
         updates = self._updates(step) if moved else {}
@@ -258,6 +272,11 @@ class Engine:
         self._step = step
         return step
 
+    @property
+    def _reads_gradients(self) -> bool:
+        unchecked = self._batch is not None and not self._batch.plan.checked
+        return Known.GRADIENTS in self._needs or unchecked
+
     def _individual(self) -> list[Statistic]:
         skipped = (Diagonal, DiagonalVariance)
         found = [n for n in self._needs if isinstance(n, Statistic) and not isinstance(n, skipped)]
@@ -287,12 +306,13 @@ class Engine:
         self._weighed = True
         weights = weights.detach()
         step, batch = self._step, self._batch
-        with self.capture.receive(None):  # backward passes of our own inside the user's
+        # Backward passes of our own, inside the user's:
+        with self.capture.receive(None), self._full_precision():
             if batch is not None:
                 batch.weigh(weights, losses)
                 if step is not None and batch.keep is not None:
                     step.losses[-1] = step.losses[-1][batch.keep]
-            if step is not None and Known.GRADIENTS in self._needs:
+            if step is not None and self._reads_gradients:
                 step.accumulated.weigh(weights, losses)
 
     def plan(self, losses: Tensor | None, examples: int) -> Plan:
@@ -303,13 +323,13 @@ class Engine:
         key = (self.capture.signature(), tuple(parameters), coupled, examples == 1, losses is None)
         if key not in self._plans:
             if losses is None:
-                self._plans[key] = shape_plan(self.capture, parameters, examples, "no losses were given")
+                self._plans[key] = shape_plan(self.model, parameters, "no losses were given")
             else:
                 try:
                     self._plans[key] = Examination(self.capture, losses, parameters).plan(coupled)
                 except Exception as failure:  # a graph that cannot be walked twice (reentrant checkpointing)
                     reason = str(failure).strip().splitlines()[0][:160]
-                    self._plans[key] = shape_plan(self.capture, parameters, examples, reason)
+                    self._plans[key] = shape_plan(self.model, parameters, reason)
         return self._plans[key]
 
     # -- after a step -----------------------------------------------------------------------------------

@@ -59,9 +59,10 @@ class Measurement:
         needs = {need for q in self._due for need in q.source.request(q.memory, frame.step)}
         self.engine.last_update = {}
         if self._waiting is not None and self._waiting.observation.step == frame.step - 1:
-            self._following = self._waiting.moved(parameters)
-            self.engine.last_update = self._following[Known.UPDATES]
-            needs |= {need for q in self._waiting.quantities for need in q.source.needs_after}
+            with self._guarded("measuring the update"):
+                self._following = self._waiting.moved(parameters)
+                self.engine.last_update = self._following[Known.UPDATES]
+                needs |= {need for q in self._waiting.quantities for need in q.source.needs_after}
         losses = self._losses(frame, needs)
         if HERE in needs:
             self._held = Held()
@@ -118,13 +119,16 @@ class Measurement:
         loss: Tensor = frame.get("loss")
         if Known.LOSSES not in needs and not any(isinstance(need, Statistic) for need in needs):
             return loss.reshape(1) * 1  # the objective's own gradient and Hessian ask for nothing more
-        losses = individual_losses(frame.info)
+        losses = None
+        with self._guarded("finding the losses"):
+            losses = individual_losses(frame.info)
         self._blind = losses is None
         if needs & {HERE, THERE} and losses is None:
             frame.get("individual_losses")  # their values are enough
         if losses is None and not any(isinstance(need, Diagonal) for need in needs):
             parameters = dict(self.chosen.named_parameters())
-            losses = stand_ins(frame.info, self.engine.capture.outputs, parameters)
+            with self._guarded("finding the losses"):
+                losses = stand_ins(frame.info, self.engine.capture.outputs, parameters)
         if losses is None:
             raise frame.missing("individual_losses")
         return losses

@@ -8,8 +8,8 @@ from typing import Any
 from cockpit.legacy import quantities
 from cockpit.legacy.quantities.quantity import Quantity
 from cockpit.legacy.utils.schedules import linear
-from cockpit.presets import PRESETS
 from cockpit.naming import snake_case
+from cockpit.presets import PRESETS
 
 
 def quantities_cls_for_configuration(label: str) -> list[type[Quantity]]:
