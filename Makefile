@@ -42,8 +42,7 @@ test: $(VENV)/.dev ## All tests but the slow ones (ARGS="-k norm_test" for some 
 test-all: $(VENV)/.dev ## All tests
 	$(TEST) $(ARGS)
 
-docs: $(VENV)/.docs ## Generate docs/quantities.md and build the pages into site/
-	$(BIN)/python docs/generate.py
+docs: $(VENV)/.docs ## Build the pages of docs/ into site/
 	$(BIN)/zensical build --clean
 
 clean: ## Remove the environment, caches and built pages

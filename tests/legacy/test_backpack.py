@@ -43,18 +43,26 @@ class Extended(SingleStepQuantity):
 
 
 class Stand(ModuleType):
-    """A stand-in for BackPACK: writes 1 where an extension saves, for every backward pass it sees."""
+    """A stand-in for BackPACK: writes 1 where an extension saves, for every backward pass it sees.
+
+    Like BackPACK it forgets what it needs of the forward pass after a backward pass, unless told otherwise.
+    """
 
     def __init__(self, parameters: list[Tensor]) -> None:
         super().__init__("backpack")
-        self.parameters, self.active = parameters, ()
+        self.active: tuple[Any, ...] = ()
+        self.retains = False
+        self.stored = {id(p) for p in parameters}
         self.entered: list[tuple[tuple[str, ...], bool, bool]] = []
         for p in parameters:
             p.register_hook(lambda grad, p=p: self.backward(p))
 
     def backward(self, parameter: Tensor) -> None:
         for extension in self.active:
+            assert id(parameter) in self.stored
             setattr(parameter, extension.savefield, getattr(parameter, extension.savefield, 0) + 1)
+        if not self.retains:
+            self.stored.discard(id(parameter))
 
     @contextmanager
     def backpack(
@@ -63,9 +71,10 @@ class Stand(ModuleType):
         if extensions:
             names = tuple(type(e).__name__ for e in extensions)
             self.entered.append((names, extension_hook is not None, debug))
-        before, self.active = self.active, extensions
+        before = self.active, self.retains
+        self.active, self.retains = extensions, retain_graph
         yield
-        self.active = before
+        self.active, self.retains = before
 
 
 @pytest.fixture
@@ -108,8 +117,8 @@ def test_extensions_run_in_the_user_s_pass_only(model: Any) -> None:
 
 def test_nothing_runs_where_nothing_is_asked_for(model: Any) -> None:
     watch = Cockpit(model.parameters(), [quantities.NormTest(always), Extended(lambda t: t == 1)])
-    for t, batch in enumerate(batches(2)):
-        step(watch, t, model, nn.CrossEntropyLoss(), sgd(model), batch)
+    step(watch, 1, model, nn.CrossEntropyLoss(), sgd(model), batches(1)[0])
+    step(watch, 2, model, nn.CrossEntropyLoss(), sgd(model), batches(1)[0])
     assert [names for names, _, _ in model.stand[0].entered] == [("BatchGrad",)]
 
 

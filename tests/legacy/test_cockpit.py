@@ -209,6 +209,27 @@ def test_an_exception_in_the_block_passes_through_and_training_goes_on() -> None
         context.get_loss(1)
 
 
+def test_an_exception_does_not_make_the_next_step_blind() -> None:
+    model = extend(network())
+    trace = quantities.HessTrace(linear(2, offset=1), curvature="diag_ggn_exact")
+    watch, optimizer = Cockpit(model.parameters(), [quantities.GradNorm(always), trace]), sgd(model)
+    with pytest.raises(ZeroDivisionError), watch(0, info={"loss": model(batches(1)[0][0]).sum()}):
+        raise ZeroDivisionError
+    step(watch, 1, model, nn.CrossEntropyLoss(), optimizer, batches(1)[0])
+    assert set(watch.get_output()[1]) == {"GradNorm", "HessTrace"}
+
+
+def test_the_graph_is_freed_as_ever() -> None:
+    model, (x, y) = extend(network()), batches(1)[0]
+    watch = Cockpit(model.parameters(), named("HessMaxEV", "NormTest"))
+    loss = extend(nn.CrossEntropyLoss())(model(x), y)
+    with watch(0, info={"loss": loss}):
+        loss.backward()
+    assert set(watch.get_output()[0]) == {"HessMaxEV", "NormTest"}
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
 def test_a_resumed_training_begins_at_any_step() -> None:
     output, _ = trained(every_quantity(), range(7, 10))
     fresh, _ = trained(every_quantity(), range(3))

@@ -149,8 +149,11 @@ class Batch:
                     value = statistic.reduce(g)
                 elif statistic.direction is Direction.MEAN:
                     value = statistic.reduce(g) if mean is None else g.dot(mean)
-                else:
+                elif g.name in self.directions[statistic.direction]:
                     value = g.dot(self.directions[statistic.direction][g.name])
+                else:
+                    self.table.void(statistic, f"no_last_update: {g.name} was not trained in the step before")
+                    continue
                 self.table.add(statistic, g.name, value, self.index)
         if self.hold:
             self.held.append((g.name, g, sources))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,26 @@ class Use:
         return [t._version for t in _tensors((self.args, self.kwargs))] == self.versions
 
 
+class Hook:
+    """A hook on one layer. A copy or a pickle of a watched model carries one of the standard library's instead.
+
+    (Models are copied and saved in mid-training, and what comes out must not know of us.)
+    """
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any) -> None:
+        """Pass on what the layer saw."""
+        self._call(*args)
+
+    def __deepcopy__(self, memo: Any) -> Callable[..., None]:
+        return nullcontext().__exit__  # takes anything, does nothing
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
+
+
 class Capture:
     """Hooks on a model's layers, present only while armed."""
 
@@ -74,6 +94,7 @@ class Capture:
         self.keep_outputs = False
         self.on_outputs: Callable[[list[Tensor], int], None] | None = None
         self.examples = 0
+        self._early: list[tuple[Use, tuple[Tensor | None, ...]]] | None = None
         self.failure: BaseException | None = None
 
     @property
@@ -90,12 +111,11 @@ class Capture:
             if formula is None or not any(p.requires_grad for p in module.parameters()):
                 continue
             if formula.replays(module):
-                self._handles.append(
-                    module.register_forward_pre_hook(partial(self._before, name), with_kwargs=True)
-                )
-            hook = partial(self._forward, name, formula)
+                before = Hook(partial(self._before, name))
+                self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            hook = Hook(partial(self._forward, name, formula))
             self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
-        self._handles.append(self._model.register_forward_hook(self._root, with_kwargs=True))
+        self._handles.append(self._model.register_forward_hook(Hook(self._root), with_kwargs=True))
 
     def disarm(self) -> None:
         """Remove every hook and forget what was seen."""
@@ -110,6 +130,7 @@ class Capture:
         self._replays.clear()
         self.outputs.clear()
         self.failure = None
+        self._early = None
 
     def signature(self) -> tuple[Any, ...]:
         """Describe the forward pass: which layers were called, in which shape classes, in which mode."""
@@ -136,6 +157,15 @@ class Capture:
             yield
         finally:
             self._receiver = before
+
+    def expect(self) -> None:
+        """Keep output gradients that come before there is a receiver: a pass we notice only as it runs."""
+        self._early = []
+
+    def early(self) -> list[tuple[Use, tuple[Tensor | None, ...]]]:
+        """Return what came early, and keep nothing more."""
+        found, self._early = self._early or [], None
+        return found
 
     def _before(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         tensors = _tensors((args, kwargs))
@@ -166,7 +196,7 @@ class Capture:
             inputs = [t for t in _tensors((args, kwargs)) if t.ndim > 0]
             self.examples = inputs[0].shape[0] if inputs else 0
             if self.keep_outputs:  # the only tensors we hold ourselves; the newest calls are enough
-                self.outputs = [*self.outputs, *tensors][-16:]
+                self.outputs = [*self.outputs, *tensors][-4 * len(tensors) :]
             if self.on_outputs is not None:
                 self.on_outputs(tensors, self.examples)
 
@@ -174,9 +204,11 @@ class Capture:
         self._all(use, (grad,))
 
     def _all(self, use: Use, grads: Any) -> None:
-        if self._receiver is None:
-            return
         found = tuple(grads)
+        if self._receiver is None:
+            if self._early is not None:
+                self._early.append((use, found))
+            return
         try:
             with torch.autocast(next(g for g in found if g is not None).device.type, enabled=False):
                 self._receiver(use, found)

@@ -42,6 +42,7 @@ class Step:
     before: dict[str, Tensor] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
     immediate: bool = False
     entered: int = 0
 
@@ -82,6 +83,7 @@ class Engine:
         self._batch: Batch | None = None
         self._proxy: Proxy | None = None
         self._weighed = False
+        self._seen: dict[str, tuple[int, int]] = {}
         self.blind = False
         """Whether backward passes come without losses."""
 
@@ -136,6 +138,7 @@ class Engine:
         """Call ``ready`` with stand-in losses when a backward pass reaches these outputs."""
         if self._proxy is not None:
             self._proxy.remove()
+        self.capture.expect()
         self._proxy = Proxy(outputs, examples, ready)
 
     def _enter(self, losses: Tensor | None, examples: int, known: bool) -> None:
@@ -147,8 +150,10 @@ class Engine:
         return torch.autocast(next(self.model.parameters()).device.type, enabled=False)
 
     def _prepare(self, losses: Tensor | None, examples: int, known: bool) -> None:
+        early = self.capture.early()  # and from here on the passes are our own
         step = self._step or self._start()
         step.entered += 1
+        self._seen = self._gradient_versions(step)
         if losses is not None and known:
             step.losses.append(losses.detach())
         statistics = self._individual()
@@ -169,6 +174,8 @@ class Engine:
             self._weighed = False
             self._open.callback(losses.register_hook(lambda w: self._weigh(w, losses)).remove)
         if self._batch is not None:
+            for use, grads in early:
+                self._batch.receive(use, grads)
             self._open.enter_context(self.capture.receive(self._batch.receive))
 
     def leave(self) -> None:
@@ -176,16 +183,47 @@ class Engine:
         step, batch = self._step, self._batch
         self._open.close()
         if step is not None:
-            if batch is not None:
-                batch.end()
-            if self._reads_gradients:
-                grown = step.accumulated.leave()
-                if batch is not None:
-                    batch.confirm(grown)
+            changed = self._changed(step)
+            if not changed and step.entered:
+                self._cancel(step)
+            else:
+                self._end(step, batch, changed)
         self._batch = None
         self.capture.forget()
         if self._proxy is not None:
             self._proxy.remove()
+
+    def _end(self, step: Step, batch: Batch | None, changed: set[str]) -> None:
+        if batch is not None:
+            batch.end()
+            # (Data-parallel wrappers fill in gradients of parameters that only other ranks use.)
+            for name in set(batch.plan.names(Way.UNUSED)) & changed if self.ranks is None else ():
+                reason = "its gradient came from a backward pass inside the backward pass"
+                step.table.begin_using(name, reason)
+                self.coverage[name] = Coverage(Way.NONE, reason)
+        if self._reads_gradients:
+            grown = step.accumulated.leave()
+            if batch is not None:
+                batch.confirm(grown)
+
+    def _cancel(self, step: Step) -> None:
+        """Take back a micro-batch of which no backward pass was made."""
+        step.entered -= 1
+        step.notes.append(("nothing_watched", "a watched block ended without a backward pass"))
+        if step.losses:
+            step.losses.pop()
+        if self._batch is not None:
+            step.batches.pop()
+            step.table.drop()
+        self.curvatures.cancel()
+
+    def _gradient_versions(self, step: Step) -> dict[str, tuple[int, int]]:
+        return {n: (id(p.grad), p.grad._version) for n, p in step.parameters.items() if p.grad is not None}
+
+    def _changed(self, step: Step) -> set[str]:
+        """Return the parameters whose ``.grad`` is not what it was on entering."""
+        now = self._gradient_versions(step)
+        return {name for name, version in now.items() if self._seen.get(name) != version}
 
     def before_update(self) -> None:
         """Compute what needs all micro-batches and the parameters where they still are."""
@@ -235,6 +273,7 @@ class Engine:
         self._open.close()
         self._batch = self._step = None
         self.capture.forget()
+        self.curvatures.abandon()
         if self._proxy is not None:
             self._proxy.remove()
 
@@ -312,6 +351,10 @@ class Engine:
                 batch.weigh(weights, losses)
                 if step is not None and batch.keep is not None:
                     step.losses[-1] = step.losses[-1][batch.keep]
+                    with torch.enable_grad():
+                        kept = losses[batch.keep]
+                    self.curvatures.cancel()
+                    self.curvatures.enter(kept, batch.plan, step.table, self.usual_batches == 1)
             if step is not None and self._reads_gradients:
                 step.accumulated.weigh(weights, losses)
 
@@ -372,7 +415,7 @@ class Engine:
         return {n: float(ranks.sum(torch.tensor(found.get(n, 0.0), dtype=torch.float64))) for n in needs}
 
     def _notes(self, step: Step, known: dict[Known, Any]) -> list[tuple[str, str]]:
-        notes = []
+        notes = list(step.notes)
         if Known.LOSSES in known and not bool(known[Known.LOSSES].isfinite().all()):
             bad = torch.nonzero(~known[Known.LOSSES].isfinite()).flatten().tolist()
             notes.append(

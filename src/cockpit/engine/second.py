@@ -82,6 +82,16 @@ class Curvatures:
             self._eigenvalues(parameters)
         self._graphs = []
 
+    def cancel(self) -> None:
+        """Take the last micro-batch back."""
+        if self._graphs:
+            self._graphs.pop()
+            self.eigenvalues = {}
+
+    def abandon(self) -> None:
+        """Forget the step so far."""
+        self.eigenvalues, self.methods, self.variances, self._graphs = {}, {}, {}, []
+
     def state(self) -> dict[str, Any]:
         """Return warm starts and the count of draws."""
         return {"vectors": dict(self.vectors), "draws": self._draws}
@@ -133,7 +143,8 @@ class Curvatures:
         """Insist on a symmetric Hessian, once for a model."""
         if self._symmetric is None:
             try:
-                insist_symmetric(product, self._generator(product.flat.device, own=False))
+                generator = torch.Generator(product.flat.device).manual_seed(self.seed)
+                insist_symmetric(product, generator)
                 self._symmetric = True
             except Gap as gap:
                 self._symmetric = gap

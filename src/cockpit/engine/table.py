@@ -65,6 +65,16 @@ class Table:
         """Note that a parameter's individual gradients are missing in this step."""
         self._gaps.setdefault(name, reason)
 
+    def begin_using(self, name: str, reason: str) -> None:
+        """Note that a parameter thought unused took part after all, without individual gradients."""
+        self._used.add(name)
+        self.gap(name, reason)
+
+    def drop(self) -> None:
+        """Take the present micro-batch back."""
+        self.resize(0)
+        self._sizes.pop()
+
     def void(self, statistic: Statistic, reason: str) -> None:
         """Give up one statistic for this step."""
         self._void[statistic] = reason

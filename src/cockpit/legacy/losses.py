@@ -2,7 +2,8 @@ r"""The losses of the examples, made such that their mean is the user's objectiv
 
 The user differentiates ``loss``, not the individual losses, so no hook on these sees how the objective weighs
 them. With $\ell_n' = c\,\ell_n$ and $c = L / \frac1N\sum_n\ell_n$ (1 under ``reduction="mean"``, N under
-``"sum"``) the objective is $\frac1N\sum_n\ell_n'$, and every number is that of the objective.
+``"sum"``) the objective is $\frac1N\sum_n\ell_n'$, which the engine assumes where it is not told, and every
+number is that of the objective.
 """
 
 from __future__ import annotations

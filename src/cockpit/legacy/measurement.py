@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from cockpit.engine.engine import Engine
@@ -74,8 +73,6 @@ class Measurement:
         with self._guarded("preparing the step"):
             self.engine.begin(frozenset(needs))
             self.engine.enter(losses)
-            # Tells the engine what the user's pass will not: the objective is the mean of these losses.
-            torch.autograd.grad(losses.mean(), losses, retain_graph=True)
 
     def leave(self, frame: Frame) -> None:
         """Read the step after its backward pass; the readings go to the frame."""

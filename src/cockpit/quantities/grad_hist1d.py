@@ -46,6 +46,6 @@ class GradHist1d(Quantity):
 
     def _histogram(self, counts: Tensor, s: Histogram1d, o: Observation) -> Histogram:
         dtype = o.statistics.dtype
-        edge = edges(s.bins, s.low, s.high, dtype, counts.device).double().cpu().numpy()
+        edge = edges(s.bins, s.low, s.high, dtype, counts.device).double().cpu().numpy().copy()
         whole = counts.cpu().numpy().astype(np.int64)
         return Histogram(whole[: s.bins], edge, *(int(k) for k in whole[s.bins :]))

@@ -53,8 +53,8 @@ class GradHist2d(Quantity):
     def _histogram(self, counts: Tensor, s: Histogram2d, o: Observation) -> Histogram:
         dtype, (rows, columns) = o.statistics.dtype, s.bins
         both = (
-            edges(rows, *s.gradient_range, dtype, counts.device).double().cpu().numpy(),
-            edges(columns, *s.parameter_range, dtype, counts.device).double().cpu().numpy(),
+            edges(rows, *s.gradient_range, dtype, counts.device).double().cpu().numpy().copy(),
+            edges(columns, *s.parameter_range, dtype, counts.device).double().cpu().numpy().copy(),
         )
         whole = counts.cpu().numpy().astype(np.int64)
         inside = whole[: rows * columns].reshape(rows, columns)

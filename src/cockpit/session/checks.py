@@ -81,6 +81,16 @@ def _quantity(given: object) -> Quantity:
     raise CockpitError(f"Cockpit(quantities=…): {given!r} is neither a quantity nor the name of one")
 
 
+def checked_counts(step: object, seed: object) -> None:
+    """Insist on whole numbers for the first step and the seed."""
+    if step is not None and (not isinstance(step, int) or isinstance(step, bool) or step < 0):
+        raise CockpitError(
+            f"Cockpit(step=…): the number of the first step, 0 or more, not {step!r} ({type(step).__name__})"
+        )
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise CockpitError(f"Cockpit(seed=…): a whole number, not {seed!r} ({type(seed).__name__})")
+
+
 def checked_losses(losses: object, call: str) -> Tensor:
     """Insist on one loss per example, with a graph behind it."""
     if not isinstance(losses, Tensor):

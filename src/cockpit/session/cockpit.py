@@ -20,7 +20,13 @@ from cockpit.engine.engine import Engine, Observed
 from cockpit.engine.ranks import ranks_of
 from cockpit.errors import CockpitError
 from cockpit.quantities.quantity import Memory, Observation, Quantity
-from cockpit.session.checks import checked_losses, checked_model, checked_optimizers, checked_quantities
+from cockpit.session.checks import (
+    checked_counts,
+    checked_losses,
+    checked_model,
+    checked_optimizers,
+    checked_quantities,
+)
 from cockpit.session.optimizers import Optimizers
 from cockpit.session.recorder import Recorder
 from cockpit.session.state import restored, saved
@@ -36,7 +42,8 @@ class Cockpit:
         quantities: instead of a configuration, a list of quantities, quantity classes or names.
         run: a name (the run goes to ``./cockpit_logs/<time>-<name>/``) or a folder, which is used as it is; a run
             that is there already is continued.
-        step: the number of the first step, for a training that is resumed without `load_state_dict`.
+        step: the number of the first step, for a training that is resumed without `load_state_dict`; by default 0,
+            or the step after the last one of a run that is continued.
         seed: seed of the private random generators (Monte-Carlo curvature, eigenvalue starts).
         process_group: the data-parallel group whose batches belong together; default: all processes where
             `torch.distributed` is initialised, ``False``: this process alone.
@@ -50,10 +57,11 @@ class Cockpit:
         quantities: Sequence[Quantity | type[Quantity] | str] | None = None,
         run: str | PathLike[str] | None = None,
         *,
-        step: int = 0,
+        step: int | None = None,
         seed: int = 0,
         process_group: dist.ProcessGroup | bool | None = None,
     ) -> None:
+        checked_counts(step, seed)
         self.model = checked_model(model)
         optimizers = checked_optimizers(optimizer)
         self.quantities = checked_quantities(config, quantities)
@@ -65,9 +73,11 @@ class Cockpit:
         self._waiting: list[Quantity] = []
         self._previous: Observation | None = None
         self._watching = self._closed = self._started = False
-        self.step = step
         setting = config or ("economy" if quantities is None else "")
         self._recorder = Recorder(run, self.model, optimizers, self.quantities, setting, ranks, step)
+        self.step = self._recorder.first
+        if ranks is not None:  # only the first rank knows the run
+            self.step = int(ranks.sum(torch.tensor(float(self.step if ranks.rank == 0 else 0))))
         self._optimizers = Optimizers(self.model, optimizers, self._before_update, self._after_update)
         self._plan()
 
@@ -136,6 +146,8 @@ class Cockpit:
         with self._guarded("closing"):
             if self._optimizers.stepped:
                 self._close_step()
+            elif self._engine.begun:
+                self._skip()
         self._optimizers.remove()
         self._engine.close()
         self._recorder.close()

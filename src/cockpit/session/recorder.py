@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from cockpit.errors import CockpitError, Gap
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
 from cockpit.store.folder import run_folder
 from cockpit.store.record import Event, Histogram, Record, Value
+from cockpit.store.run import Run
 from cockpit.store.writer import Writer
 from cockpit.version import __version__
 
@@ -33,9 +35,11 @@ class Recorder:
         quantities: Sequence[Quantity],
         config: str,
         ranks: Ranks | None,
-        step: int,
+        step: int | None,
     ) -> None:
         self.folder: Path | None = None
+        self.first = step or 0
+        self._rewind: int | None = None
         self._writer: Writer | None = None
         self._coverage: Mapping[str, tuple[str, str]] = {}
         self._said: set[tuple[str, str]] = set()
@@ -44,10 +48,11 @@ class Recorder:
         if run is not None and not isinstance(run, str | PathLike):
             raise CockpitError(f"Cockpit(run=…): a name or a folder, not {type(run).__name__}")
         self.folder = run_folder(run, time.time())
-        continued = (self.folder / "run.db").exists()
+        if (self.folder / "run.db").exists():
+            _, last = Run(self.folder).steps()
+            self.first = step if step is not None else (last + 1 if last is not None else 0)
+            self._rewind = self.first
         self._writer = Writer(self.folder, _meta(model, optimizers, quantities, config, ranks))
-        if continued:
-            self.rewind(step)
 
     def read(
         self, quantity: Quantity, o: Observation, memory: Memory, following: Observation | None = None
@@ -63,8 +68,8 @@ class Recorder:
             text = f"failed: {type(failure).__name__}: {failure}"
             self.failure(o.step, quantity.name, text)
             reading = Reading(float("nan"), status=text)
-        if self._writer is not None:
-            self._writer.write(list(_records(quantity.name, o.step, reading)))
+        if (writer := self._ready()) is not None:
+            writer.write(list(_records(quantity.name, o.step, reading)))
 
     def step(
         self,
@@ -74,10 +79,11 @@ class Recorder:
         coverage: Mapping[str, tuple[str, str]],
     ) -> None:
         """Write what belongs to the step as a whole."""
-        if self._writer is None:
+        writer = self._ready()
+        if writer is None:
             return
         rates = {f"group_{k}": lr for k, lr in enumerate(learning_rates)} if len(learning_rates) > 1 else {}
-        self._writer.write(
+        writer.write(
             [Record(step, "learning_rate", learning_rates[0])]
             + [Record(step, "learning_rate", lr, scope) for scope, lr in rates.items()]
         )
@@ -85,9 +91,7 @@ class Recorder:
             self.event(step, kind, text)
         if coverage != self._coverage:
             self._coverage = dict(coverage)
-            self._writer.set_meta(
-                {"coverage": {n: {"way": w, "reason": r} for n, (w, r) in coverage.items()}}
-            )
+            writer.set_meta({"coverage": {n: {"way": w, "reason": r} for n, (w, r) in coverage.items()}})
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the user's own numbers."""
@@ -97,13 +101,13 @@ class Recorder:
                 records.append(Record(step, name, float(value)))
             except (TypeError, ValueError) as error:
                 raise CockpitError(f"log({name}=…): a number, not {type(value).__name__}") from error
-        if self._writer is not None:
-            self._writer.write(records)
+        if (writer := self._ready()) is not None:
+            writer.write(records)
 
     def event(self, step: int, kind: str, text: str) -> None:
         """Write an event."""
-        if self._writer is not None:
-            self._writer.event(Event(step, kind, text))
+        if (writer := self._ready()) is not None:
+            writer.event(Event(step, kind, text))
 
     def failure(self, step: int, name: str, text: str) -> None:
         """Write a failure of our own, once for each text."""
@@ -117,10 +121,20 @@ class Recorder:
             self._writer.set_meta({"assumption": text})
 
     def rewind(self, step: int) -> None:
-        """Continue the run from a step; what was recorded at or beyond it is superseded."""
-        if self._writer is not None:
-            self._writer.rewind(step)
-            self.event(step, "resumed", f"the run is continued from step {step}")
+        """Continue the run from a step; what was recorded at or beyond it is superseded.
+
+        Nothing is taken away before the first new record comes: a checkpoint may yet be loaded.
+        """
+        self._rewind = step
+
+    def _ready(self) -> Writer | None:
+        """Return the writer, rewound if that is due (None on ranks that do not write)."""
+        writer, step = self._writer, self._rewind
+        if writer is not None and step is not None:
+            self._rewind = None
+            writer.rewind(step)
+            writer.event(Event(step, "resumed", f"the run is continued from step {step}"))
+        return writer
 
     def close(self) -> None:
         """End the run."""
@@ -131,12 +145,19 @@ class Recorder:
 
 def _records(name: str, step: int, reading: Reading) -> Iterator[Record]:
     if reading.value is not None:
-        yield Record(step, name, _plain(reading.value), "", reading.status)
+        yield _record(step, name, reading.value, "", reading.status)
     for scope, value in reading.by_parameter.items():
-        yield Record(step, name, _plain(value), scope, "ok")
+        yield _record(step, name, value, scope, "ok")
     for key, found in reading.more.items():
         for scope, number in (found if isinstance(found, Mapping) else {"": found}).items():
             yield Record(step, f"{name}.{key}", _plain(number), scope)
+
+
+def _record(step: int, name: str, value: object, scope: str, status: str) -> Record:
+    plain = _plain(value)
+    if status == "ok" and isinstance(plain, float) and not isfinite(plain):
+        status = "nonfinite: the value is NaN or infinite"
+    return Record(step, name, plain, scope, status)
 
 
 def _plain(value: object) -> Value:
