@@ -84,8 +84,8 @@ class Hook:
 class Capture:
     """Hooks on a model's layers, present only while armed."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, root: nn.Module | None = None) -> None:
+        self._model, self._called = model, root or model
         self._handles: list[RemovableHandle] = []
         self._uses: list[weakref.ref[Use]] = []
         self._receiver: Receiver | None = None
@@ -115,7 +115,7 @@ class Capture:
                 self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             hook = Hook(partial(self._forward, name, formula))
             self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
-        self._handles.append(self._model.register_forward_hook(Hook(self._root), with_kwargs=True))
+        self._handles.append(self._called.register_forward_hook(Hook(self._root), with_kwargs=True))
 
     def disarm(self) -> None:
         """Remove every hook and forget what was seen."""

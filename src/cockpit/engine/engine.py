@@ -67,11 +67,13 @@ class Observed:
 
 
 class Engine:
-    """Watches one model."""
+    """Watches one model; ``root`` is what the training calls, if that is a wrapper around it."""
 
-    def __init__(self, model: nn.Module, ranks: Ranks | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, model: nn.Module, ranks: Ranks | None = None, seed: int = 0, root: nn.Module | None = None
+    ) -> None:
         self.model, self.ranks = model, ranks
-        self.capture = Capture(model)
+        self.capture = Capture(model, root)
         self.curvatures = Curvatures(self.capture, ranks, seed)
         self.last_update: dict[str, Tensor] = {}
         self.coverage: dict[str, Coverage] = {}
@@ -397,13 +399,15 @@ class Engine:
             known[Known.UPDATES] = updates
         if Known.GRADIENTS in self._needs:
             if self.ranks is None:
-                gradients = step.accumulated.mean()
-            else:
+                gradients, whole = step.accumulated.mean(), True
+            else:  # each rank's ``.grad`` is its own, or the mean of all: only sums of examples are sure
                 gradients = {n: t / max(1, examples) for n, t in step.table.by_parameter(Total()).items()}
-            known[Known.GRADIENTS] = {
-                n: gradients.get(n, torch.zeros((), dtype=p.dtype, device=p.device).expand_as(p))
-                for n, p in step.parameters.items()
-            }
+                whole = step.table.used <= set(gradients)
+            if whole:
+                known[Known.GRADIENTS] = {
+                    n: gradients.get(n, torch.zeros((), dtype=p.dtype, device=p.device).expand_as(p))
+                    for n, p in step.parameters.items()
+                }
         return known
 
     def _variances(self) -> dict[Need, float]:

@@ -15,16 +15,23 @@ from cockpit.registry import make_preset, make_quantity
 
 
 def checked_model(model: object) -> nn.Module:
-    """Return the model itself, without a data-parallel wrapper."""
+    """Return the model itself, without a data-parallel or compiling wrapper."""
     if not isinstance(model, nn.Module):
         raise CockpitError(f"Cockpit(model, …): the model is a torch.nn.Module, not {type(model).__name__}")
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        model = checked_model(model.module)
+        return checked_model(model.module)
+    if isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
+        return checked_model(inner)
     if not any(p.requires_grad for p in model.parameters()):
         total = sum(1 for _ in model.parameters())
         raise CockpitError(
             f"Cockpit(model, …): {type(model).__name__} has no trainable parameter ({total} in all, none with "
             "requires_grad=True), so there is nothing to watch. Unfreeze some before creating the cockpit."
+        )
+    if any(hasattr(p, "placements") or hasattr(p, "_sharded_size") for p in model.parameters()):
+        raise CockpitError(
+            f"Cockpit(model, …): the parameters of {type(model).__name__} are sharded (FSDP or tensor parallelism), "
+            "which is not supported yet. Data-parallel training with whole parameters (DDP) is."
         )
     return model
 

@@ -67,7 +67,7 @@ class Cockpit:
         self.quantities = checked_quantities(config, quantities)
         device = next(p.device for p in self.model.parameters() if p.requires_grad)
         ranks = ranks_of(process_group, device)
-        self._engine = Engine(self.model, ranks, seed)
+        self._engine = Engine(self.model, ranks, seed, root=model)
         self._memory: dict[str, Memory] = {q.name: {} for q in self.quantities}
         self._due: list[Quantity] = []
         self._waiting: list[Quantity] = []
