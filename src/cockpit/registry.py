@@ -14,6 +14,7 @@ from cockpit.errors import CockpitError
 from cockpit.naming import snake_case
 from cockpit.presets import PRESETS
 from cockpit.quantities.quantity import Quantity
+from cockpit.schedule import as_schedule
 
 
 @cache
@@ -32,19 +33,19 @@ def quantity_classes() -> dict[str, type[Quantity]]:
     return found
 
 
-def make_quantity(name: str) -> Quantity:
-    """Return a quantity with its default settings; both ``norm_test`` and ``NormTest`` are understood."""
+def make_quantity(name: str, when: object = None) -> Quantity:
+    """Return a quantity with its default settings (and a schedule, if given); both ``norm_test`` and ``NormTest`` are understood."""
     classes = quantity_classes()
     cls = classes.get(name) or classes.get(snake_case(name))
     if cls is None:
         near = difflib.get_close_matches(snake_case(name), classes, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise CockpitError(f"there is no quantity {name!r}.{hint} Known: {', '.join(sorted(classes))}")
-    return cls()
+    return cls() if when is None else cls(when=as_schedule(when))
 
 
-def make_preset(name: str) -> list[Quantity]:
+def make_preset(name: str, when: object = None) -> list[Quantity]:
     """Return the quantities of a configuration."""
     if name not in PRESETS:
         raise CockpitError(f"there is no configuration {name!r}; choose one of {', '.join(PRESETS)}")
-    return [make_quantity(q) for q in PRESETS[name]]
+    return [make_quantity(q, when) for q in PRESETS[name]]

@@ -26,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from cockpit.engine.capture import Capture, Use
 from cockpit.engine.fallback import rows
 from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.graph import edge, edges_behind
+from cockpit.engine.graph import hides_layers
 from cockpit.engine.layers.formula import Layout, formula_for
 from cockpit.engine.parts import Dense, Part, wide
 
@@ -144,9 +144,7 @@ class Examination:
 
     def plan(self, batchnorm: bool) -> Plan:
         """Run both passes and decide for every parameter."""
-        start = edge(self.losses)
-        behind = edges_behind([start]) if start else set()
-        if any(node.name() == "CheckpointFunctionBackward" for node, _ in behind):
+        if hides_layers(self.losses):
             raise NotImplementedError("reentrant checkpointing hides its layers from autograd.grad")
         with self.capture.receive(lambda use, grads: self.seen.setdefault(id(use), (use, grads)) and None):
             ones = self._gradients(torch.ones_like(self.losses))

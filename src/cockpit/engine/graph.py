@@ -43,6 +43,13 @@ def edges_behind(starts: Iterable[Edge], stops: Iterable[Edge] = ()) -> set[Edge
     return seen
 
 
+def hides_layers(losses: Tensor) -> bool:
+    """Say whether a part of the network is behind reentrant checkpointing, where only ``backward`` reaches it."""
+    start = edge(losses)
+    behind = edges_behind([start]) if start else set()
+    return any(node.name() == "CheckpointFunctionBackward" for node, _ in behind)
+
+
 def frontier(losses: Tensor, outputs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> list[int]:
     """Return which outputs the losses are directly computed from: what parts the losses from the model.
 

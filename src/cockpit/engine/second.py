@@ -20,6 +20,7 @@ from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
 from cockpit.engine.curvature import DiagonalResult, FlatParameters, HessianProduct, insist_symmetric
 from cockpit.engine.ggn import SquareSums, ggn_diagonal, ggn_diagonal_mc
+from cockpit.engine.graph import hides_layers
 from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
 from cockpit.engine.lanczos import Eigenpair, top_eigenpair
 from cockpit.engine.loss_graph import LossGraph
@@ -65,6 +66,11 @@ class Curvatures:
     def enter(self, losses: Tensor, plan: Plan | None, table: Table, alone: bool) -> None:
         """Measure a micro-batch before its backward pass; ``alone`` if no other is expected in the step."""
         parameters = table.parameters
+        if self._needs and hides_layers(losses):
+            gap = Gap("reentrant_checkpointing: the second derivative of a checkpointed part cannot be had")
+            self.methods = dict.fromkeys(self._needs, gap)
+            self.eigenvalues = dict.fromkeys(self.eigen, gap)
+            return
         for need in self._needs:
             if isinstance(need, Diagonal) and plan is not None:
                 self._diagonal(need, losses, plan, table)

@@ -53,14 +53,18 @@ def checked_optimizers(optimizer: object) -> list[torch.optim.Optimizer]:
     return found
 
 
-def checked_quantities(config: str | None, quantities: object) -> list[Quantity]:
+def checked_quantities(config: str | None, quantities: object, when: object = None) -> list[Quantity]:
     """Return the quantities to track, each under a name of its own."""
     if quantities is None:
         if config is not None and not isinstance(config, str):
             raise CockpitError(f"Cockpit(config=…): a name such as 'economy', not {type(config).__name__}")
-        return make_preset(config or "economy")
+        return make_preset(config or "economy", when)
     if config is not None:
         raise CockpitError("Cockpit(config=…, quantities=…): give one of them, not both")
+    if when is not None:
+        raise CockpitError(
+            "Cockpit(quantities=…, when=…): quantities have their own, e.g. NormTest(when=every(10))"
+        )
     if isinstance(quantities, str) or not isinstance(quantities, Sequence):
         raise CockpitError(
             f"Cockpit(quantities=…): a list of quantities or names, not {type(quantities).__name__}; "

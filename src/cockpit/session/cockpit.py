@@ -7,7 +7,7 @@ due, no global random number is drawn, and whatever fails in here becomes a reco
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any, Self
@@ -20,6 +20,7 @@ from cockpit.engine.engine import Engine, Observed
 from cockpit.engine.ranks import ranks_of
 from cockpit.errors import CockpitError
 from cockpit.quantities.quantity import Memory, Observation, Quantity
+from cockpit.schedule import Schedule
 from cockpit.session.checks import (
     checked_counts,
     checked_losses,
@@ -40,6 +41,7 @@ class Cockpit:
         optimizer: the optimiser of its parameters, or a list of optimisers; a step ends when it has stepped.
         config: ``"economy"`` (default), ``"business"`` or ``"full"``.
         quantities: instead of a configuration, a list of quantities, quantity classes or names.
+        when: a schedule for all quantities of the configuration, e.g. ``every(10)``; default: every step.
         run: a name (the run goes to ``./cockpit_logs/<time>-<name>/``) or a folder, which is used as it is; a run
             that is there already is continued.
         step: the number of the first step, for a training that is resumed without `load_state_dict`; by default 0,
@@ -57,6 +59,7 @@ class Cockpit:
         quantities: Sequence[Quantity | type[Quantity] | str] | None = None,
         run: str | PathLike[str] | None = None,
         *,
+        when: Schedule | Callable[[int], bool] | int | None = None,
         step: int | None = None,
         seed: int = 0,
         process_group: dist.ProcessGroup | bool | None = None,
@@ -64,7 +67,7 @@ class Cockpit:
         checked_counts(step, seed)
         self.model = checked_model(model)
         optimizers = checked_optimizers(optimizer)
-        self.quantities = checked_quantities(config, quantities)
+        self.quantities = checked_quantities(config, quantities, when)
         device = next(p.device for p in self.model.parameters() if p.requires_grad)
         ranks = ranks_of(process_group, device)
         self._engine = Engine(self.model, ranks, seed, root=model)
