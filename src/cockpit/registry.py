@@ -34,7 +34,7 @@ def quantity_classes() -> dict[str, type[Quantity]]:
 
 
 def make_quantity(name: str, when: object = None) -> Quantity:
-    """Return a quantity with its default settings (and a schedule, if given); both ``norm_test`` and ``NormTest`` are understood."""
+    """Return a quantity with default settings; both ``norm_test`` and ``NormTest`` are understood."""
     classes = quantity_classes()
     cls = classes.get(name) or classes.get(snake_case(name))
     if cls is None:
