@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import pkgutil
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -49,3 +50,9 @@ def make_preset(name: str, when: object = None) -> list[Quantity]:
     if name not in PRESETS:
         raise CockpitError(f"there is no configuration {name!r}; choose one of {', '.join(PRESETS)}")
     return [make_quantity(q, when) for q in PRESETS[name]]
+
+
+def preset_of(quantities: Iterable[Quantity]) -> str:
+    """Return the name of the configuration that consists of these quantities, or nothing."""
+    names = {q.name for q in quantities}
+    return next((preset for preset, members in PRESETS.items() if names == set(members)), "")

@@ -353,10 +353,8 @@ class Engine:
                 batch.weigh(weights, losses)
                 if step is not None and batch.keep is not None:
                     step.losses[-1] = step.losses[-1][batch.keep]
-                    with torch.enable_grad():
-                        kept = losses[batch.keep]
                     self.curvatures.cancel()
-                    self.curvatures.enter(kept, batch.plan, step.table, self.usual_batches == 1)
+                    self.curvatures.enter(losses, batch.plan, step.table, self.usual_batches == 1, batch.keep)
             if step is not None and self._reads_gradients:
                 step.accumulated.weigh(weights, losses)
 

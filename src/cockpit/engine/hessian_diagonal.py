@@ -55,6 +55,7 @@ def hessian_diagonal(
     square_sums: SquareSums | None = None,
     agreement: Agreement | None = None,
     product: HessianProduct | None = None,
+    ggn: DiagonalResult | None = None,
     dense_limit: int = 1024,
     probes: int = 16,
     max_columns: int = 2048,
@@ -69,6 +70,7 @@ def hessian_diagonal(
         square_sums: see `cockpit.engine.ggn`; without it the GGN is not considered.
         agreement: what an earlier call returned for the same structure (model, shapes, losses).
         product: the Hessian product of the same losses and parameters, if it exists already.
+        ggn: the exact diagonal of the GGN of the same losses, if it exists already.
         dense_limit: largest number of parameters for one product each.
         probes: random vectors of the estimate, at least 2.
         max_columns: as in `ggn_diagonal`.
@@ -79,10 +81,9 @@ def hessian_diagonal(
     agreement = agreement or Agreement()
     if square_sums is not None and outputs and not agreement.differ:
         try:
-            ggn = GGNProduct(losses, outputs, parameters)
-            agreement = compare(product, ggn, agreement, generator)
+            agreement = compare(product, GGNProduct(losses, outputs, parameters), agreement, generator)
             if not agreement.differ:
-                found = ggn_diagonal(losses, outputs, square_sums, parameters, max_columns)
+                found = ggn or ggn_diagonal(losses, outputs, square_sums, parameters, max_columns)
                 return replace(found, method="hessian=ggn"), agreement
         except Gap as gap:
             if str(gap).startswith(("nonfinite", "out_of_memory")):

@@ -47,6 +47,7 @@ class Curvatures:
         self._needs: list[Need] = []
         self._graphs: list[Tensor] = []
         self._attention = ExitStack()
+        self._ggn: DiagonalResult | None = None
         self._symmetric: bool | Gap | None = None
         self._draws = 0
 
@@ -63,19 +64,33 @@ class Curvatures:
         """The eigenvalues asked for."""
         return [n for n in self._needs if isinstance(n, TopEigenvalue)]
 
-    def enter(self, losses: Tensor, plan: Plan | None, table: Table, alone: bool) -> None:
-        """Measure a micro-batch before its backward pass; ``alone`` if no other is expected in the step."""
+    def enter(
+        self, losses: Tensor, plan: Plan | None, table: Table, alone: bool, keep: Tensor | None = None
+    ) -> None:
+        """Measure a micro-batch before its backward pass.
+
+        Args:
+            losses: one for each example.
+            plan: how individual gradients are had.
+            table: where diagonals are entered.
+            alone: whether no other micro-batch is expected in the step.
+            keep: the examples that count (None: all).
+        """
         parameters = table.parameters
         if self._needs and hides_layers(losses):
             gap = Gap("reentrant_checkpointing: the second derivative of a checkpointed part cannot be had")
             self.methods = dict.fromkeys(self._needs, gap)
             self.eigenvalues = dict.fromkeys(self.eigen, gap)
             return
-        for need in self._needs:
+        self._ggn = None
+        for (
+            need
+        ) in self._needs:  # in order of their names: the exact GGN before the Hessian, which may use it
             if isinstance(need, Diagonal) and plan is not None:
                 self._diagonal(need, losses, plan, table)
+        self._ggn = None
         if self.eigen:
-            self._graphs.append(losses)
+            self._graphs.append(counted)
             if alone and len(self._graphs) == 1:
                 self._eigenvalues(parameters)
             elif alone:
@@ -203,13 +218,16 @@ class Curvatures:
         generator = self._generator(losses.device, own=True)
         squares = self._square_sums(losses, outputs, plan, parameters)
         if need.curvature == "diag_ggn_exact":
-            return ggn_diagonal(losses, outputs, squares, parameters)
+            self._ggn = ggn_diagonal(losses, outputs, squares, parameters)
+            return self._ggn
         if need.curvature == "diag_ggn_mc":
             return ggn_diagonal_mc(losses, outputs, squares, generator, parameters, need.samples)
         known = self._agreements.get(id(plan))
         product = HessianProduct([(losses, 1.0)], parameters)
         self._check(product)
-        result, agreement = hessian_diagonal(losses, parameters, generator, outputs, squares, known, product)
+        result, agreement = hessian_diagonal(
+            losses, parameters, generator, outputs, squares, known, product, self._ggn
+        )
         self._agreements[id(plan)] = agreement
         return result
 

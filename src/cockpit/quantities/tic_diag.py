@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cockpit.engine.needs import Need
+from cockpit.engine.needs import CurvatureName, Need
 from cockpit.engine.statistics import SquareSum
 from cockpit.quantities.curvature_choice import CurvatureQuantity
 from cockpit.quantities.noise import sum_of
@@ -17,6 +17,7 @@ class TICDiag(CurvatureQuantity):
     curvature that is negative or below 10 ε, the status says ``ill_conditioned``.
     """
 
+    curvature: CurvatureName = "diag_ggn_exact"
     epsilon: float = 1e-7
 
     @property

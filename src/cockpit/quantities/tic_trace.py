@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cockpit.engine.needs import Need
+from cockpit.engine.needs import CurvatureName, Need
 from cockpit.engine.statistics import Norm2
 from cockpit.quantities.curvature_choice import CurvatureQuantity
 from cockpit.quantities.quantity import Observation, Reading
@@ -15,6 +15,7 @@ class TICTrace(CurvatureQuantity):
     Thomas et al., 2020.
     """
 
+    curvature: CurvatureName = "diag_ggn_exact"
     epsilon: float = 1e-7
 
     @property

@@ -20,6 +20,7 @@ from cockpit.engine.engine import Engine, Observed
 from cockpit.engine.ranks import ranks_of
 from cockpit.errors import CockpitError
 from cockpit.quantities.quantity import Memory, Observation, Quantity
+from cockpit.registry import preset_of
 from cockpit.schedule import Schedule
 from cockpit.session.checks import (
     checked_counts,
@@ -76,8 +77,8 @@ class Cockpit:
         self._waiting: list[Quantity] = []
         self._previous: Observation | None = None
         self._watching = self._closed = self._started = False
-        setting = config or ("economy" if quantities is None else "")
-        self._recorder = Recorder(run, self.model, optimizers, self.quantities, setting, ranks, step)
+        name = preset_of(self.quantities)
+        self._recorder = Recorder(run, self.model, optimizers, self.quantities, name, ranks, step)
         self.step = self._recorder.first
         if ranks is not None:  # only the first rank knows the run
             self.step = int(ranks.sum(torch.tensor(float(self.step if ranks.rank == 0 else 0))))
@@ -137,9 +138,12 @@ class Cockpit:
             self._watching = False
 
     def log(self, **metrics: float) -> None:
-        """Record numbers of your own at the present step: ``train_loss``, ``valid_accuracy``, whatever you name."""
+        """Record numbers of your own at the present step: ``train_loss``, ``valid_accuracy``, whatever you name.
+
+        The learning rate is read from the optimiser and recorded with them.
+        """
         self._check_open("log")
-        self._recorder.metrics(self.step, metrics)
+        self._recorder.metrics(self.step, {"learning_rate": self._optimizers.learning_rate, **metrics})
 
     def close(self) -> None:
         """End the run: remove every hook and flush the file. Idempotent."""

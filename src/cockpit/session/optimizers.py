@@ -75,6 +75,11 @@ class Optimizers:
         groups = [g for optimizer in self._optimizers for g in optimizer.param_groups]
         return [(g["params"], float(g.get("lr", float("nan")))) for g in groups]
 
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the first parameter group, as it is now."""
+        return self._learning_rates()[0][1]
+
     def view(self) -> OptimizerView:
         """Return what quantities may know; learning rates are those of the step just taken."""
         rate = {id(p): lr for params, lr in self._rates for p in params}
