@@ -38,7 +38,7 @@ def test_stand_ins_have_the_gradients_of_the_losses(outputs: str) -> None:
     expected = by_autograd(model, losses)
     ready = Ready(model)
     Proxy(parts, 5, ready)
-    losses.mean().backward()
+    losses.mean().backward(retain_graph=True)  # or one head is freed before the gradient of the other comes
     assert len(ready) == 1
     assert ready[0][1] == 5
     for name, G in expected.items():

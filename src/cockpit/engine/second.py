@@ -82,10 +82,16 @@ class Curvatures:
             self.methods = dict.fromkeys(self._needs, gap)
             self.eigenvalues = dict.fromkeys(self.eigen, gap)
             return
+        counted = losses
+        if keep is not None:
+            with (
+                torch.enable_grad()
+            ):  # an example that does not count has no curvature, but stays in its place
+                losses = losses * torch.zeros_like(losses).index_fill_(0, keep, 1)
+                counted = losses[keep]
         self._ggn = None
-        for (
-            need
-        ) in self._needs:  # in order of their names: the exact GGN before the Hessian, which may use it
+        # In order of their names: the exact GGN comes before the Hessian, which may use it.
+        for need in self._needs:
             if isinstance(need, Diagonal) and plan is not None:
                 self._diagonal(need, losses, plan, table)
         self._ggn = None
