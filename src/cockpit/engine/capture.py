@@ -30,13 +30,20 @@ class Use:
     """One forward call of a layer, waiting for its output gradients."""
 
     def __init__(
-        self, name: str, module: nn.Module, formula: Formula, args: Any, kwargs: Any, outputs: list[Tensor]
+        self,
+        name: str,
+        module: nn.Module,
+        formula: Formula,
+        args: Any,
+        kwargs: Any,
+        outputs: list[Tensor],
+        moving: frozenset[int],
     ) -> None:
         self.name, self.module, self.formula = name, module, formula
-        self.args: tuple[Any, ...] = tree_map(_detached, args)
-        self.kwargs: Mapping[str, Any] = tree_map(_detached, kwargs)
+        self.args: tuple[Any, ...] = tree_map(partial(_kept, moving), args)
+        self.kwargs: Mapping[str, Any] = tree_map(partial(_kept, moving), kwargs)
         self.shapes = tuple(t.shape for t in outputs)
-        self.versions = [t._version for t in _tensors((args, kwargs))]
+        self.versions = [t._version for t in _tensors((self.args, self.kwargs))]
         self.refused = formula.refuses(module, self.args, self.kwargs)
         self.replay: Replay | None = None
         self.key = (name, tuple(len(shape) for shape in self.shapes))
@@ -94,6 +101,7 @@ class Capture:
         self.keep_outputs = False
         self.on_outputs: Callable[[list[Tensor], int], None] | None = None
         self.examples = 0
+        self._moving: frozenset[int] = frozenset()
         self._early: list[tuple[Use, tuple[Tensor | None, ...]]] | None = None
         self.failure: BaseException | None = None
 
@@ -106,6 +114,7 @@ class Capture:
         """Place the hooks (idempotent)."""
         if self.armed:
             return
+        self._moving = frozenset(p.untyped_storage().data_ptr() for p in self._model.parameters())
         for name, module in self._model.named_modules():
             formula = formula_for(module)
             if formula is None or not any(p.requires_grad for p in module.parameters()):
@@ -179,7 +188,7 @@ class Capture:
         if not outputs or not torch.is_grad_enabled():
             return
         try:
-            use = Use(name, module, formula, args, kwargs, outputs)
+            use = Use(name, module, formula, args, kwargs, outputs, self._moving)
             states = self._replays.pop(name, None)
             use.replay = states[-1] if states else None
             self._uses.append(weakref.ref(use))
@@ -220,5 +229,11 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _detached(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, Tensor) else leaf
+def _kept(moving: frozenset[int], leaf: Any) -> Any:
+    """Return an input without its graph; a copy where it is (a view of) a parameter, which the optimiser moves."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    leaf = leaf.detach()
+    if leaf.layout is torch.strided and leaf.untyped_storage().data_ptr() in moving:
+        return leaf.clone()
+    return leaf

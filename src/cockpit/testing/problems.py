@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from cockpit.testing import attention, convolution, custom, dense, norms, recurrent, several, tokens
+from cockpit.testing import (
+    attention,
+    convolution,
+    custom,
+    dense,
+    norms,
+    recurrent,
+    several,
+    tokens,
+    unusual,
+)
 from cockpit.testing.problem import Problem
 
-FAMILIES = (dense, convolution, norms, tokens, attention, recurrent, custom, several)
+FAMILIES = (dense, convolution, norms, tokens, attention, recurrent, custom, several, unusual)
 
 
 def problems() -> list[Problem]:

@@ -201,7 +201,13 @@ def formula(
 
 
 def formula_for(module: nn.Module) -> Formula | None:
-    """Return the formula of the nearest class whose ``forward`` the module really uses."""
+    """Return the formula of the nearest class whose ``forward`` the module really uses.
+
+    A parametrised layer has none: reading its weight computes it anew, and may change its state (spectral
+    normalisation iterates at every look in training mode).
+    """
+    if hasattr(module, "parametrizations") or hasattr(module, "weight_g") or hasattr(module, "weight_orig"):
+        return None
     for cls in type(module).__mro__:
         if cls in FORMULAS:
             return FORMULAS[cls] if type(module).forward is cls.forward else None
