@@ -16,7 +16,9 @@ def losses_of(model: nn.Module, part: slice = slice(None)) -> Tensor:
     return torch.tanh(model(normal(6, 3)[part])).square().sum(1)
 
 
-def pass_(accumulated: Accumulated, losses: Tensor, objective: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+def pass_(
+    accumulated: Accumulated, losses: Tensor, objective: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
     """One backward pass, weighed as the engine does: by a hook on the losses."""
     accumulated.enter(len(losses))
     once: list[Tensor] = []

@@ -56,7 +56,10 @@ def seen(model: nn.Module, losses: Callable[[], Tensor], engine: Engine | None =
             assert not G.any()
             continue
         torch.testing.assert_close(
-            observed.table.by_parameter(Norm2())[name], G.reshape(len(G), -1).square().sum(1), rtol=1e-9, atol=1e-12
+            observed.table.by_parameter(Norm2())[name],
+            G.reshape(len(G), -1).square().sum(1),
+            rtol=1e-9,
+            atol=1e-12,
         )
         torch.testing.assert_close(
             observed.table.by_parameter(Total())[name], G.sum(0), rtol=1e-9, atol=1e-12

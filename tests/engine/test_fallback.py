@@ -19,7 +19,9 @@ def joined(losses: Tensor, parameters: dict[str, Tensor], **settings: Any) -> di
     return {name: torch.cat([b[name] for b in blocks]) for name in parameters}
 
 
-@pytest.mark.parametrize("name", ["module_twice", "einsum", "own_function", "lstm", "batch_norm_train", "gpt"])
+@pytest.mark.parametrize(
+    "name", ["module_twice", "einsum", "own_function", "lstm", "batch_norm_train", "gpt"]
+)
 def test_vectorised_rows_are_the_single_ones(name: str) -> None:
     p = problem(name)
     model = p.build()

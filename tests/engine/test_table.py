@@ -175,8 +175,6 @@ def test_restored_statistics_are_those_of_a_closed_table() -> None:
     assert again.used == {"a", "b"}
 
 
-@pytest.mark.parametrize(
-    ("given", "seen"), [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
-)
+@pytest.mark.parametrize(("given", "seen"), [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)])
 def test_elements_are_seen_in_a_wide_dtype(given: torch.dtype, seen: torch.dtype) -> None:
     assert Table({"a": torch.zeros(1, dtype=given)}).dtype == seen

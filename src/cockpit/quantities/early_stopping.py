@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cockpit.engine.statistics import SquareSum, Total
-from cockpit.quantities.noise import several, sum_of, variances
+from cockpit.quantities.noise import signal_to_noise, sum_of
 from cockpit.quantities.quantity import Observation, Quantity, Reading
 from cockpit.quantities.sgd import status_for_sgd
 
@@ -20,14 +20,7 @@ class EarlyStopping(Quantity):
     needs = (SquareSum(), Total())
 
     def compute(self, o: Observation) -> Reading:
-        several(o)
-        o.statistics.total_exists(SquareSum())
-        squares, total = o.statistics.by_parameter(SquareSum()), o.statistics.by_parameter(Total())
         n = o.examples
-        sums, sizes = {}, {}
-        for name in squares:
-            mean, variance = variances(squares[name], total[name], n)
-            sums[name] = (mean.square() / (variance * (n / (n - 1)) + self.epsilon)).sum()
-            sizes[name] = mean.numel()
+        sums, sizes = signal_to_noise(o, self.epsilon, unbiased=True)
         each = {name: 1 - n * s / sizes[name] for name, s in sums.items()}
         return Reading(1 - n * sum_of(sums) / sum(sizes.values()), each, status_for_sgd(o))

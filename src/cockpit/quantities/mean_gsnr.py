@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cockpit.engine.statistics import SquareSum, Total
-from cockpit.quantities.noise import several, sum_of, variances
+from cockpit.quantities.noise import signal_to_noise, sum_of
 from cockpit.quantities.quantity import Observation, Quantity, Reading
 
 
@@ -19,12 +19,5 @@ class MeanGSNR(Quantity):
     needs = (SquareSum(), Total())
 
     def compute(self, o: Observation) -> Reading:
-        several(o)
-        o.statistics.total_exists(SquareSum())
-        squares, total = o.statistics.by_parameter(SquareSum()), o.statistics.by_parameter(Total())
-        sums, sizes = {}, {}
-        for name in squares:
-            mean, variance = variances(squares[name], total[name], o.examples)
-            sums[name] = (mean.square() / (variance + self.epsilon)).sum()
-            sizes[name] = mean.numel()
+        sums, sizes = signal_to_noise(o, self.epsilon, unbiased=False)
         return Reading(sum_of(sums) / sum(sizes.values()), {n: s / sizes[n] for n, s in sums.items()})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cockpit.engine.statistics import Direction, Norm2, Projection, Total
+from cockpit.engine.statistics import Direction, Norm2, Projection, SquareSum, Total
 from cockpit.errors import Gap
 from cockpit.quantities.quantity import Number, Observation, Reading
 
@@ -80,6 +80,22 @@ def variances(square_sum: Tensor, total: Tensor, n: int) -> tuple[Tensor, Tensor
     r"""Return the mean gradient $g$ and the biased variance $\sigma^2 = \frac1N\sum_n g_n^2 - g^2$, elementwise."""
     mean = total.double() / n
     return mean, (square_sum.double() / n - mean.square()).clamp_min(0)
+
+
+def signal_to_noise(
+    o: Observation, epsilon: float, unbiased: bool
+) -> tuple[dict[str, Tensor], dict[str, int]]:
+    r"""Return $\sum_{j\in p} g_j^2/(\sigma_j^2+\varepsilon)$ of every parameter p, and its size."""
+    several(o)
+    o.statistics.total_exists(SquareSum())
+    squares, totals = o.statistics.by_parameter(SquareSum()), o.statistics.by_parameter(Total())
+    factor = o.examples / (o.examples - 1) if unbiased else 1.0
+    sums, sizes = {}, {}
+    for name in squares:
+        mean, variance = variances(squares[name], totals[name], o.examples)
+        sums[name] = (mean.square() / (factor * variance + epsilon)).sum()
+        sizes[name] = mean.numel()
+    return sums, sizes
 
 
 def several(o: Observation) -> None:
