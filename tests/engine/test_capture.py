@@ -213,8 +213,9 @@ def test_random_states_are_recorded_for_layers_that_are_run_again() -> None:
     del y
     linear = net()
     other = armed(linear)
-    y = linear(normal(2, 3))
+    z = linear(normal(2, 3))
     assert [use.replay for use in other.uses()] == [None, None]
+    del z
 
 
 class Watched(nn.Module):

@@ -301,6 +301,19 @@ def test_a_gradient_of_zero_proves_nothing() -> None:
     assert ways["body.weight"].way is not Way.FORMULA
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_broken_batch_teaches_nothing(bad: float) -> None:
+    """NaN agrees with nothing; the formulas are right all the same from the next batch on."""
+    model = filled(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+    engine = Engine(model)
+    x = normal(4, 3)
+    x[1, 2] = bad
+    engine.begin(NEEDS)
+    finished(engine, model(x).square().sum(1))
+    ways = seen(model, lambda: model(normal(4, 3)).square().sum(1), engine)
+    assert {c.way for c in ways.values()} == {Way.FORMULA}
+
+
 # -- plans ---------------------------------------------------------------------------------------------
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cockpit.engine import gradients
+from cockpit.engine.binning import EXTRA, bin_index, edges
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.parts import Dense, Outer, Part
 from cockpit.engine.statistics import (
-    EXTRA,
     AbsMax,
     Direction,
     Histogram1d,
@@ -25,8 +25,6 @@ from cockpit.engine.statistics import (
     SquareSum,
     Statistic,
     Total,
-    bin_index,
-    edges,
 )
 from layer_check import normal
 
@@ -181,8 +179,9 @@ anything = st.one_of(
 )
 
 
-def near_edges(edge: Tensor) -> Tensor:
-    """Every edge and the numbers next to it on both sides."""
+def near_edges(edge: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers next to every edge, and the edges themselves where the dtype has them."""
+    edge = edge.to(dtype)
     up, down = torch.full_like(edge, torch.inf), torch.full_like(edge, -torch.inf)
     return torch.cat([edge, torch.nextafter(edge, up), torch.nextafter(edge, down)])
 
@@ -199,10 +198,12 @@ def numpy_counts(x: np.ndarray, edge: np.ndarray) -> np.ndarray:
 def test_bins_are_those_of_numpy(
     values: list[float], bins: int, reach: tuple[float, float], dtype: torch.dtype
 ) -> None:
-    edge = edges(bins, *reach, dtype, CPU)
-    x = torch.cat([torch.tensor(values, dtype=torch.float64).to(dtype), near_edges(edge)])
-    counts = torch.bincount(bin_index(x, edge), minlength=bins + EXTRA)
-    assert counts.tolist() == numpy_counts(x.numpy(), edge.numpy()).tolist()
+    edge = edges(bins, *reach, CPU)
+    x = torch.cat([torch.tensor(values, dtype=torch.float64).to(dtype), near_edges(edge, dtype)])
+    wanted = numpy_counts(x.double().numpy(), edge.numpy()).tolist()
+    assert torch.bincount(bin_index(x.double(), edge), minlength=bins + EXTRA).tolist() == wanted
+    g = ExampleGradients("p", torch.zeros(1, dtype=dtype), (Dense(x[:, None]),))
+    assert Histogram1d(bins, *reach).reduce(g).tolist() == wanted
 
 
 @settings(max_examples=60, deadline=None)
@@ -216,15 +217,18 @@ def test_joint_bins_are_those_of_numpy(
     dtype: torch.dtype,
 ) -> None:
     """Gradients outside are counted apart, parameters outside fall into their outer bins."""
-    y, x = edges(rows, *gradient, dtype, CPU), edges(columns, *parameter, dtype, CPU)
+    y, x = edges(rows, *gradient, CPU), edges(columns, *parameter, CPU)
     size = 6
     finite = st.floats(-4, 4, width=32)
-    theta = torch.cat([torch.tensor(data.draw(st.lists(finite, min_size=4, max_size=4))).to(dtype), x[:2]])
+    theta = torch.cat(
+        [torch.tensor(data.draw(st.lists(finite, min_size=4, max_size=4))).to(dtype), x[:2].to(dtype)]
+    )
     picked = data.draw(st.lists(st.one_of(finite, st.sampled_from(y.tolist())), min_size=18, max_size=18))
     G = torch.tensor(picked, dtype=torch.float64).to(dtype).reshape(3, size)
     part: Part = Dense(G)
     found = Histogram2d((rows, columns), gradient, parameter).reduce(ExampleGradients("p", theta, (part,)))
-    g, t = G.numpy().ravel(), np.tile(np.clip(theta.numpy(), x[0].numpy(), x[-1].numpy()), 3)
+    g = G.double().numpy().ravel()
+    t = np.tile(np.clip(theta.double().numpy(), x[0].numpy(), x[-1].numpy()), 3)
     keep = (g >= y[0].numpy()) & (g <= y[-1].numpy())
     wanted, _, _ = np.histogram2d(g[keep], t[keep], (y.numpy(), x.numpy()))
     assert found[: rows * columns].tolist() == wanted.ravel().tolist()
@@ -259,10 +263,10 @@ def test_forty_million_zeros_are_counted() -> None:
     assert counts.tolist() == [0, 0, 40_000_000, 0, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_edges_are_rounded_to_the_values_dtype(dtype: torch.dtype) -> None:
-    found = edges(10, -0.3, 0.1, dtype, CPU)
-    assert found.dtype == dtype
-    wanted = np.linspace(-0.3, 0.1, 11).astype(np.float32 if dtype is torch.float32 else np.float64)
-    np.testing.assert_allclose(found.numpy(), wanted, rtol=0, atol=torch.finfo(dtype).eps)
-    assert (found[0], found[-1]) == (torch.tensor(-0.3, dtype=dtype), torch.tensor(0.1, dtype=dtype))
+@pytest.mark.parametrize("reach", RANGES)
+def test_edges_are_evenly_spaced(reach: tuple[float, float]) -> None:
+    found = edges(10, *reach, CPU)
+    assert (float(found[0]), float(found[-1])) == reach
+    np.testing.assert_allclose(
+        found.numpy(), np.linspace(*reach, 11), rtol=0, atol=1e-15 * max(map(abs, reach))
+    )

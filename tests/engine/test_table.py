@@ -117,7 +117,7 @@ def test_a_gap_leaves_the_others_and_the_total_says_why() -> None:
     table.gap("b", "a later reason")
     table.close([Norm2()])
     assert list(table.by_parameter(Norm2())) == ["a"]
-    with pytest.raises(Gap, match="^not_covered: b: nobody knows$"):
+    with pytest.raises(Gap, match=r"^not_covered: b: nobody knows$"):
         table.total(Norm2())
 
 
@@ -125,7 +125,7 @@ def test_several_gaps_are_counted() -> None:
     table = Table(PARAMETERS)
     table.begin(2, ["a", "b"], {"a": "one", "b": "two"})
     table.close([Norm2()])
-    with pytest.raises(Gap, match="^not_covered: . and 1 more: "):
+    with pytest.raises(Gap, match=r"^not_covered: . and 1 more: "):
         table.total_exists(Norm2())
 
 
@@ -144,7 +144,7 @@ def test_nothing_took_part() -> None:
     table = Table(PARAMETERS)
     table.begin(2, [], {})
     table.close([Norm2()])
-    with pytest.raises(Gap, match="^no_gradients"):
+    with pytest.raises(Gap, match=r"^no_gradients"):
         table.total(Norm2())
 
 
@@ -153,7 +153,7 @@ def test_one_statistic_may_be_given_up() -> None:
     table.void(Norm2(), "needs_full_batch: for a reason")
     table.close([Norm2(), Total()])
     for ask in (table.by_parameter, table.total):
-        with pytest.raises(Gap, match="^needs_full_batch: for a reason$"):
+        with pytest.raises(Gap, match=r"^needs_full_batch: for a reason$"):
             ask(Norm2())
     assert set(table.by_parameter(Total())) == {"a", "b"}
 

@@ -15,7 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cockpit.engine.binning import Counter, bin_index, edges
 from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.parts import wide
 
 
 class Join(Enum):
@@ -132,30 +134,6 @@ class Quantiles(Statistic):
         return torch.stack(pairs).amax(0) if pairs else torch.zeros(2, device=g.parameter.device)
 
 
-EXTRA = 4
-"""Counters behind the bins: underflow, overflow, NaN, infinite."""
-
-
-def edges(bins: int, low: float, high: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the bin edges as the comparisons see them: rounded to the dtype of the values."""
-    return torch.linspace(low, high, bins + 1, dtype=torch.float64).to(dtype).to(device)
-
-
-def bin_index(x: Tensor, edge: Tensor) -> Tensor:
-    """Return each value's bin 0…bins−1, or bins (under), bins+1 (over), bins+2 (NaN), bins+3 (infinite).
-
-    An affine guess corrected by the edges themselves, so a value on an edge falls where the edges say.
-    """
-    bins = len(edge) - 1
-    low, high = edge[0], edge[-1]
-    guess = torch.nan_to_num((x - low) * (bins / (high - low))).clamp(0, bins - 1).long()
-    guess -= (x < edge[guess]).long()
-    guess += ((x >= edge[1:][guess.clamp_min(0)]) & (guess >= 0)).long()
-    index = guess.clamp(0, bins - 1)
-    index = torch.where(x < low, bins, torch.where(x > high, bins + 1, index))
-    return torch.where(x.isnan(), bins + 2, torch.where(x.isinf(), bins + 3, index))
-
-
 @dataclass(frozen=True)
 class Histogram1d(Statistic):
     """Counts of all elements $g_{ij}$ in uniform bins, int64, with everything outside counted apart."""
@@ -168,11 +146,11 @@ class Histogram1d(Statistic):
 
     def reduce(self, g: ExampleGradients) -> Tensor:
         """Return [bins + EXTRA] int64."""
-        counts = torch.zeros(self.bins + EXTRA, dtype=torch.int64, device=g.parameter.device)
+        dtype, device = wide(g.parameter).dtype, g.parameter.device
+        counter = Counter(edges(self.bins, self.low, self.high, device), dtype)
         for block in g.blocks():
-            edge = edges(self.bins, self.low, self.high, block.dtype, block.device)
-            counts += torch.bincount(bin_index(block.flatten(), edge), minlength=self.bins + EXTRA)
-        return counts
+            counter.add(block.reshape(len(block), -1).to(dtype))
+        return counter.result()
 
 
 @dataclass(frozen=True)
@@ -188,18 +166,19 @@ class Histogram2d(Statistic):
     def reduce(self, g: ExampleGradients) -> Tensor:
         """Return [bins_0 · bins_1 + EXTRA] int64."""
         rows, columns = self.bins
-        counts = torch.zeros(rows * columns + EXTRA, dtype=torch.int64, device=g.parameter.device)
+        theta = wide(g.parameter.detach()).flatten()
+        place = bin_index(theta, edges(columns, *self.parameter_range, theta.device))
+        place = torch.where((place == columns) | theta.isneginf(), 0, place.clamp_max(columns - 1)).to(
+            torch.int32
+        )
+        known = ~theta.isnan()  # a parameter that is NaN has no place
+        all_known = bool(known.all())
+        counter = Counter(edges(rows, *self.gradient_range, theta.device), theta.dtype, columns)
         for block in g.blocks():
-            theta = g.parameter.detach().to(block.dtype).flatten()
-            column = bin_index(theta, edges(columns, *self.parameter_range, block.dtype, block.device))
-            column = torch.where(column == columns, 0, column)
-            column = torch.where((column == columns + 1) | (column == columns + 3), columns - 1, column)
-            row = bin_index(
-                block.reshape(len(block), -1), edges(rows, *self.gradient_range, block.dtype, block.device)
-            )
-            outside = row - rows + rows * columns  # where under, over, NaN, infinite are counted
-            outside = torch.where((column == columns + 2) & (row < rows), rows * columns + 2, outside)
-            inside = (row < rows) & (column < columns)
-            index = torch.where(inside, row * columns + column, outside)
-            counts += torch.bincount(index.flatten(), minlength=rows * columns + EXTRA)
-        return counts
+            values = block.reshape(len(block), -1).to(theta.dtype)
+            if all_known:
+                counter.add(values, place)
+            else:
+                counter.nan += int((~known).sum()) * len(values)
+                counter.add(values[:, known], place[known])
+        return counter.result()

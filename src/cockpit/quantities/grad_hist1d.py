@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from cockpit.engine.binning import edges
 from cockpit.engine.needs import Need
-from cockpit.engine.statistics import Histogram1d, edges
+from cockpit.engine.statistics import Histogram1d
 from cockpit.quantities.bins import Adaptation, NoAdaptation, Range
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
 from cockpit.store.record import Histogram
@@ -45,7 +46,6 @@ class GradHist1d(Quantity):
         return Reading(whole, each)
 
     def _histogram(self, counts: Tensor, s: Histogram1d, o: Observation) -> Histogram:
-        dtype = o.statistics.dtype
-        edge = edges(s.bins, s.low, s.high, dtype, counts.device).double().cpu().numpy().copy()
+        edge = edges(s.bins, s.low, s.high, counts.device).double().cpu().numpy().copy()
         whole = counts.cpu().numpy().astype(np.int64)
         return Histogram(whole[: s.bins], edge, *(int(k) for k in whole[s.bins :]))

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from cockpit.engine.binning import edges
 from cockpit.engine.needs import Known, Need
-from cockpit.engine.statistics import Histogram2d, edges
+from cockpit.engine.statistics import Histogram2d
 from cockpit.quantities.bins import Adaptation, NoAdaptation, Range
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
 from cockpit.store.record import Histogram
@@ -51,10 +52,10 @@ class GradHist2d(Quantity):
         return Reading(whole, each)
 
     def _histogram(self, counts: Tensor, s: Histogram2d, o: Observation) -> Histogram:
-        dtype, (rows, columns) = o.statistics.dtype, s.bins
+        rows, columns = s.bins
         both = (
-            edges(rows, *s.gradient_range, dtype, counts.device).double().cpu().numpy().copy(),
-            edges(columns, *s.parameter_range, dtype, counts.device).double().cpu().numpy().copy(),
+            edges(rows, *s.gradient_range, counts.device).double().cpu().numpy().copy(),
+            edges(columns, *s.parameter_range, counts.device).double().cpu().numpy().copy(),
         )
         whole = counts.cpu().numpy().astype(np.int64)
         inside = whole[: rows * columns].reshape(rows, columns)
