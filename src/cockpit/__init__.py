@@ -62,6 +62,6 @@ def __getattr__(name: str) -> Any:
     if home is None and name[:1].isupper() and find_spec(f"cockpit.quantities.{snake_case(name)}"):
         home = f"quantities.{snake_case(name)}"
     module = import_module(f"cockpit.{home}") if home else None
-    if not hasattr(module, name):
+    if module is None or not hasattr(module, name):
         raise AttributeError(f"module 'cockpit' has no attribute {name!r}")
     return getattr(module, name)

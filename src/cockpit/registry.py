@@ -17,6 +17,9 @@ from cockpit.presets import PRESETS
 from cockpit.quantities.quantity import Quantity
 from cockpit.schedule import as_schedule
 
+_broken: dict[str, str] = {}
+"""Plugins that could not be imported, and why."""
+
 
 @cache
 def quantity_classes() -> dict[str, type[Quantity]]:
@@ -29,7 +32,10 @@ def quantity_classes() -> dict[str, type[Quantity]]:
             if own and issubclass(cls, Quantity) and snake_case(cls.__name__) == info.name:
                 found[info.name] = cls
     for point in entry_points(group="cockpit.quantities"):
-        found[point.name] = point.load()
+        try:
+            found[point.name] = point.load()
+        except Exception as failure:  # one broken plugin must not take the others with it
+            _broken[point.name] = f"{type(failure).__name__}: {failure}"
     found.pop("quantity", None)
     return found
 
@@ -41,6 +47,8 @@ def make_quantity(name: str, when: object = None) -> Quantity:
     if cls is None:
         near = difflib.get_close_matches(snake_case(name), classes, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
+        if name in _broken:
+            hint = f" A plugin of that name could not be imported ({_broken[name]})."
         raise CockpitError(f"there is no quantity {name!r}.{hint} Known: {', '.join(sorted(classes))}")
     return cls() if when is None else cls(when=as_schedule(when))
 

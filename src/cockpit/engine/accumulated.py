@@ -25,10 +25,18 @@ class Accumulated:
         self._before: dict[str, Tensor] = {}
         self._weight: float | None = None
         self._size = 0
+        self._taken = False
 
-    def enter(self, examples: int) -> None:
+    def snapshot(self) -> None:
         """Remember what stands in ``.grad`` before a backward pass."""
         self._before = {n: p.grad.detach().clone() for n, p in self._parameters.items() if p.grad is not None}
+        self._taken = True
+
+    def enter(self, examples: int) -> None:
+        """Prepare for a backward pass over some examples."""
+        if not self._taken:
+            self.snapshot()
+        self._taken = False
         self._size, self._weight = examples, 1 / max(1, examples)
 
     def weigh(self, weights: Tensor, losses: Tensor) -> None:

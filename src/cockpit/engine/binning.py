@@ -82,6 +82,8 @@ class Counter:
     def _chunks(self, x: Tensor, column: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
         size = CHUNK if x.device.type == "cpu" else 2**24
         rows, width = x.shape
+        if not x.numel():
+            return
         step = max(1, size // max(1, width))
         for i in range(0, rows, step):
             for j in range(0, width, size):

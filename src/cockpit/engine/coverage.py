@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import isfinite
 from typing import Any
 
 import torch
@@ -69,6 +70,10 @@ class Plan:
     layouts: Mapping[Any, tuple[Layout, ...]] = field(default_factory=dict)
     uses: Mapping[str, int] = field(default_factory=dict)
     checked: bool = True
+    unproven: frozenset[str] = frozenset()
+    """Parameters whose gradient vanished when they were checked: zero is zero by every formula."""
+    finite: bool = True
+    """Whether the gradients were finite; if not, nothing was learnt for later."""
 
     def names(self, *ways: Way) -> list[str]:
         """Return the parameters that go one of these ways."""
@@ -172,7 +177,11 @@ class Examination:
             for use, k in self.capture.numbered()
             if id(use) in self.layouts
         }
-        return Plan(ways, layouts, {name: len(found) for name, found in parts.items()})
+        uses = {name: len(found) for name, found in parts.items()}
+        sizes = {n: float(wide(g).norm()) for n, g in weighted.items() if g is not None}
+        nothing = NOTHING.get(self.losses.dtype, 1e-2) * self.norm
+        unproven = frozenset(n for n, size in sizes.items() if size <= 10 * nothing and ways[n].way.by_layers)
+        return Plan(ways, layouts, uses, unproven=unproven, finite=isfinite(self.norm))
 
     def _gradients(self, weights: Tensor) -> dict[str, Tensor | None]:
         grads = torch.autograd.grad(

@@ -22,13 +22,15 @@ from cockpit.engine.accumulated import Accumulated
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Coverage, Examination, Plan, Way, couples_examples, shape_plan
-from cockpit.engine.needs import Diagonal, DiagonalVariance, Known, Need, TopEigenvalue
+from cockpit.engine.needs import Diagonal, Known, Need, TopEigenvalue, individual_gradients
 from cockpit.engine.proxy import Proxy
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.second import Curvatures, graphs_kept
 from cockpit.engine.statistics import Direction, Projection, Statistic, Total
 from cockpit.engine.table import Table
 
+PROOFS = 32
+"""How often a forward pass is examined again because a gradient vanished; then it is taken for a dead one."""
 MEAN, UPDATE, LAST = (Projection(d) for d in (Direction.MEAN, Direction.UPDATE, Direction.LAST_UPDATE))
 
 
@@ -79,6 +81,7 @@ class Engine:
         self.coverage: dict[str, Coverage] = {}
         self.usual_batches: int | None = None
         self._plans: dict[Any, Plan] = {}
+        self._tries: dict[Any, int] = {}
         self._needs: frozenset[Need] = frozenset()
         self._step: Step | None = None
         self._open = ExitStack()
@@ -86,6 +89,7 @@ class Engine:
         self._proxy: Proxy | None = None
         self._weighed = False
         self._seen: dict[str, tuple[int, int]] = {}
+        self._seen_early = False
         self.blind = False
         """Whether backward passes come without losses."""
 
@@ -125,9 +129,8 @@ class Engine:
             return
         self.blind = True
         outputs, examples = list(self.capture.outputs), self.capture.examples
-        if outputs:
-            self.await_outputs(outputs, examples, lambda proxy, n: self._enter(proxy, n, known=False))
-        else:
+        ready = lambda proxy, n: self._enter(proxy, n, known=False)  # noqa: E731
+        if not (outputs and self.await_outputs(outputs, examples, ready)):
             self._enter(None, max(1, examples), known=False)
 
     def enter_proxy(self, proxy: Tensor, examples: int) -> None:
@@ -136,12 +139,21 @@ class Engine:
 
     def await_outputs(
         self, outputs: list[Tensor], examples: int, ready: Callable[[Tensor, int], None]
-    ) -> None:
-        """Call ``ready`` with stand-in losses when a backward pass reaches these outputs."""
+    ) -> bool:
+        """Call ``ready`` with stand-in losses when a backward pass reaches these outputs; False if it cannot."""
         if self._proxy is not None:
             self._proxy.remove()
         self.capture.expect()
-        self._proxy = Proxy(outputs, examples, ready)
+        self._proxy = Proxy(outputs, examples, ready, self._reached)
+        return self._proxy.waiting
+
+    def _reached(self) -> None:
+        """A backward pass has reached the first output: the last moment to look at ``.grad``."""
+        step = self._step or self._start()
+        self._seen = self._gradient_versions(step)
+        self._seen_early = True
+        if Known.GRADIENTS in self._needs:
+            step.accumulated.snapshot()
 
     def _enter(self, losses: Tensor | None, examples: int, known: bool) -> None:
         with self._full_precision():
@@ -155,7 +167,9 @@ class Engine:
         early = self.capture.early()  # and from here on the passes are our own
         step = self._step or self._start()
         step.entered += 1
-        self._seen = self._gradient_versions(step)
+        if not self._seen_early:
+            self._seen = self._gradient_versions(step)
+        self._seen_early = False
         if losses is not None and known:
             step.losses.append(losses.detach())
         statistics = self._individual()
@@ -240,6 +254,10 @@ class Engine:
         with self._full_precision():
             return self._finished(step, moved)
 
+    def nothing(self) -> Observed:
+        """Return the outcome of a step of which nothing was asked."""
+        return Observed(0, Table({}), {}, {}, {}, {}, [])
+
     def _finished(self, step: Step, moved: bool) -> Observed:
         table, ranks, needs = step.table, self.ranks, self._needs
         statistics = sorted((n for n in needs if isinstance(n, Statistic)), key=repr)
@@ -319,8 +337,7 @@ class Engine:
         return Known.GRADIENTS in self._needs or unchecked
 
     def _individual(self) -> list[Statistic]:
-        skipped = (Diagonal, DiagonalVariance)
-        found = [n for n in self._needs if isinstance(n, Statistic) and not isinstance(n, skipped)]
+        found = [n for n in self._needs if isinstance(n, Statistic) and individual_gradients(n)]
         return sorted(found, key=repr)
 
     def _diagonals(self) -> list[Diagonal]:
@@ -364,16 +381,20 @@ class Engine:
         parameters = self._step.parameters
         coupled = couples_examples(self.model)
         key = (self.capture.signature(), tuple(parameters), coupled, examples == 1, losses is None)
-        if key not in self._plans:
-            if losses is None:
-                self._plans[key] = shape_plan(self.model, parameters, "no losses were given")
-            else:
-                try:
-                    self._plans[key] = Examination(self.capture, losses, parameters).plan(coupled)
-                except Exception as failure:  # a graph that cannot be walked twice (reentrant checkpointing)
-                    reason = str(failure).strip().splitlines()[0][:160]
-                    self._plans[key] = shape_plan(self.model, parameters, reason)
-        return self._plans[key]
+        known = self._plans.get(key)
+        if known is not None and not (known.unproven and losses is not None and self._tries[key] < PROOFS):
+            return known
+        self._tries[key] = self._tries.get(key, 0) + 1
+        if losses is None:
+            plan = shape_plan(self.model, parameters, "no losses were given")
+        else:
+            try:
+                plan = Examination(self.capture, losses, parameters).plan(coupled)
+            except Exception as failure:  # a graph that cannot be walked twice (reentrant checkpointing)
+                plan = shape_plan(self.model, parameters, str(failure).strip().splitlines()[0][:160])
+        if plan.finite:
+            self._plans[key] = plan
+        return known if known is not None and not plan.finite else plan
 
     # -- after a step -----------------------------------------------------------------------------------
 

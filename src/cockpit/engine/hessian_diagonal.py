@@ -118,7 +118,7 @@ def compare(
         vector[span] = units[span]
         ours, theirs = hessian(vector)[span], ggn(vector)[span]
         length = float(torch.maximum(ours.norm(), theirs.norm()))
-        if not float((ours - theirs).norm()) <= tolerance * length + 100 * epsilon * scale:
+        if not float((ours - theirs).norm()) <= tolerance * length + min(100 * epsilon, 1e-2) * scale:
             return replace(agreement, differ=f"not_piecewise_linear: in {name}", turn=agreement.turn + 1)
         if length > 1000 * epsilon * scale:
             confirmed.add(name)

@@ -69,3 +69,8 @@ class TopEigenvalue:
 
 
 Need = Statistic | Known | TopEigenvalue
+
+
+def individual_gradients(need: Need) -> bool:
+    """Say whether a need is answered from individual gradients."""
+    return isinstance(need, Statistic) and not isinstance(need, Diagonal | DiagonalVariance)

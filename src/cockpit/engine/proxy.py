@@ -20,22 +20,37 @@ class Proxy:
     """Waits for the gradients at a model's outputs and turns them into stand-in losses, once."""
 
     def __init__(
-        self, outputs: Sequence[Tensor], examples: int, ready: Callable[[Tensor, int], None]
+        self,
+        outputs: Sequence[Tensor],
+        examples: int,
+        ready: Callable[[Tensor, int], None],
+        began: Callable[[], None] = lambda: None,
     ) -> None:
-        self.examples, self.ready = examples, ready
+        self.examples, self.began, self.ready = examples, began, ready
         # Held here and not by the hook: a graph that owns its own outputs is never freed.
         self.outputs = [t for t in outputs if t.ndim > 0 and t.shape[0] == examples]
-        self.handle: RemovableHandle | None = None
-        if self.outputs and examples:
+        self.handles: list[RemovableHandle] = []
+        if self.waiting:
             register = torch.autograd.graph.register_multi_grad_hook
-            self.handle = register(self.outputs, partial(_arrived, self))
+            self.handles.append(register(self.outputs, partial(_first, self), mode="any"))
+            self.handles.append(register(self.outputs, partial(_arrived, self)))
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to wait for."""
+        return bool(self.outputs and self.examples)
 
     def remove(self) -> None:
         """Stop waiting and let go of the outputs."""
-        if self.handle is not None:
-            self.handle.remove()
-        self.handle = None
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
         self.outputs = []
+
+
+def _first(proxy: Proxy, grad: Tensor) -> None:
+    if proxy.waiting:
+        proxy.began()
 
 
 def _arrived(proxy: Proxy, grads: Any) -> None:

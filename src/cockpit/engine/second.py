@@ -7,6 +7,7 @@ where there are (or may be) several, their graphs are kept alive until the optim
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -41,12 +42,12 @@ class Curvatures:
         self.vectors: dict[str, Tensor] = {}
         self.eigenvalues: dict[TopEigenvalue, dict[str, Eigenpair] | Gap] = {}
         self.methods: dict[Need, str | Gap] = {}
-        self.variances: dict[Need, float] = {}
-        """Of the whole model's trace, where it is an estimate: one number does not follow from its parameters'."""
+        self._variances: list[dict[Need, float]] = []
         self._agreements: dict[int, Agreement] = {}
         self._needs: list[Need] = []
         self._graphs: list[Tensor] = []
         self._attention = ExitStack()
+        weakref.finalize(self, self._attention.close)  # also if nobody closes us
         self._ggn: DiagonalResult | None = None
         self._symmetric: bool | Gap | None = None
         self._draws = 0
@@ -54,10 +55,19 @@ class Curvatures:
     def begin(self, needs: Iterable[Need]) -> None:
         """Prepare for a step's needs."""
         self._needs = sorted((n for n in needs if isinstance(n, TopEigenvalue | Diagonal)), key=repr)
-        self.eigenvalues, self.methods, self.variances, self._graphs = {}, {}, {}, []
+        self.eigenvalues, self.methods, self._variances, self._graphs = {}, {}, [], []
         self._attention.close()
         if self._needs:
             self._attention.enter_context(twice_differentiable_attention())
+
+    @property
+    def variances(self) -> dict[Need, float]:
+        """Of the whole model's trace, where it is an estimate: it does not follow from its parameters'."""
+        total: dict[Need, float] = {}
+        for batch in self._variances:
+            for need, variance in batch.items():
+                total[need] = total.get(need, 0.0) + variance
+        return total
 
     @property
     def eigen(self) -> list[TopEigenvalue]:
@@ -77,6 +87,7 @@ class Curvatures:
             keep: the examples that count (None: all).
         """
         parameters = table.parameters
+        self._variances.append({})
         if self._needs and hides_layers(losses):
             gap = Gap("reentrant_checkpointing: the second derivative of a checkpointed part cannot be had")
             self.methods = dict.fromkeys(self._needs, gap)
@@ -111,13 +122,15 @@ class Curvatures:
 
     def cancel(self) -> None:
         """Take the last micro-batch back."""
+        if self._variances:
+            self._variances.pop()
         if self._graphs:
             self._graphs.pop()
             self.eigenvalues = {}
 
     def abandon(self) -> None:
         """Forget the step so far."""
-        self.eigenvalues, self.methods, self.variances, self._graphs = {}, {}, {}, []
+        self.eigenvalues, self.methods, self._variances, self._graphs = {}, {}, [], []
 
     def state(self) -> dict[str, Any]:
         """Return warm starts and the count of draws."""
@@ -209,8 +222,7 @@ class Curvatures:
                 error = (result.standard_error or {}).get(name, torch.zeros((), device=value.device))
                 table.add(DiagonalVariance(need), name, (error.double() * n).square())
             if result.total_standard_error is not None:
-                variance = (float(result.total_standard_error) * n) ** 2
-                self.variances[need] = self.variances.get(need, 0.0) + variance
+                self._variances[-1][need] = (float(result.total_standard_error) * n) ** 2
             self.methods[need] = result.method
         except Gap as gap:
             self.methods[need] = gap

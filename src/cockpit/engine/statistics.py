@@ -149,7 +149,7 @@ class Histogram1d(Statistic):
         dtype, device = wide(g.parameter).dtype, g.parameter.device
         counter = Counter(edges(self.bins, self.low, self.high, device), dtype)
         for block in g.blocks():
-            counter.add(block.reshape(len(block), -1).to(dtype))
+            counter.add(block.reshape(len(block), g.parameter.numel()).to(dtype))
         return counter.result()
 
 
@@ -175,7 +175,7 @@ class Histogram2d(Statistic):
         all_known = bool(known.all())
         counter = Counter(edges(rows, *self.gradient_range, theta.device), theta.dtype, columns)
         for block in g.blocks():
-            values = block.reshape(len(block), -1).to(theta.dtype)
+            values = block.reshape(len(block), g.parameter.numel()).to(theta.dtype)
             if all_known:
                 counter.add(values, place)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import nan
 
-from torch import Tensor
+from torch import Tensor, finfo
 
 from cockpit.engine.needs import Known
 from cockpit.engine.statistics import Direction, Projection
@@ -43,7 +43,8 @@ class Alpha(Quantity):
             return _reading(d0, d1, each, "slopes_only: no variances or no losses")
         status = "ok"
         losses0, losses1 = o.losses, after.losses
-        v = [_variance_of_mean(x) for x in (losses0, losses1, slopes0, slopes1)]
+        epsilon = finfo(o.statistics.dtype).eps
+        v = [_variance_of_mean(x, epsilon) for x in (losses0, losses1, slopes0, slopes1)]
         c = float(losses1.mean() - losses0.mean()) - 0.5 * (d0 + d1)
         if sum(v) == 0:
             status, v = "noise_free: all examples agree", [1.0, 1.0, 1.0, 1.0]
@@ -51,8 +52,10 @@ class Alpha(Quantity):
         return _reading(d0 + 0.5 * v[2] * ratio, d1 + 0.5 * v[3] * ratio, each, status)
 
 
-def _variance_of_mean(x: Tensor) -> float:
-    return float(x.var(unbiased=True)) / len(x)
+def _variance_of_mean(x: Tensor, epsilon: float) -> float:
+    """Return the variance of the mean; what rounding alone explains is none."""
+    variance = float(x.var(unbiased=True))
+    return variance / len(x) if variance > (16 * epsilon * float(x.abs().amax())) ** 2 else 0.0
 
 
 def _reading(d0: float, d1: float, each: dict[str, Number], status: str) -> Reading:

@@ -189,7 +189,8 @@ class Cockpit:
         needs = {need for q in self._waiting for need in q.needs_after}
         self._due = [q for q in self.quantities if self._is_due(q)]
         for quantity in self._due:
-            needs.update(quantity.request(self._memory[quantity.name], self.step))
+            with self._recorder.guarded(self.step, quantity.name):
+                needs.update(quantity.request(self._memory[quantity.name], self.step))
         with self._guarded("preparing the step"):
             self._engine.begin(frozenset(needs))
 
@@ -218,7 +219,8 @@ class Cockpit:
             self._started = True
             parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
             for quantity in self.quantities:
-                quantity.start(parameters, self._memory[quantity.name])
+                with self._recorder.guarded(self.step, quantity.name):
+                    quantity.start(parameters, self._memory[quantity.name])
         if self._engine.begun and self._optimizers.gradients_cleared():
             self._skip()
         return self._engine.busy
@@ -266,8 +268,8 @@ class Cockpit:
         self._optimizers.begin()
         observed = None
         with self._guarded("finishing the step"):
-            observed = self._engine.finish(moved=True)
-        if observed is not None:
+            observed = self._engine.finish(moved=True) if self._engine.busy else self._engine.nothing()
+        if observed is not None and (self._due or self._waiting):
             self._record(observed)
         else:
             self._waiting, self._previous = [], None
@@ -294,10 +296,12 @@ class Cockpit:
         before = self._previous
         if before is not None:
             for quantity in self._waiting:
-                self._recorder.read(quantity, before, self._memory[quantity.name], following=now)
+                self._recorder.read(
+                    quantity, before, self._memory[quantity.name], self.coverage, following=now
+                )
         for quantity in self._due:
             if not quantity.needs_after:
-                self._recorder.read(quantity, now, self._memory[quantity.name])
+                self._recorder.read(quantity, now, self._memory[quantity.name], self.coverage)
         self._waiting = [q for q in self._due if q.needs_after]
         self._previous = now if self._waiting else None
         self._recorder.step(self.step, view.learning_rates, observed.notes, self.coverage)

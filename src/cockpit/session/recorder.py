@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import isfinite
 from os import PathLike
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit.engine.needs import individual_gradients
 from cockpit.engine.ranks import Ranks
 from cockpit.errors import CockpitError, Gap
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
@@ -22,6 +24,8 @@ from cockpit.store.record import Event, Histogram, Record, Value
 from cockpit.store.run import Run
 from cockpit.store.writer import Writer
 from cockpit.version import __version__
+
+COUPLED = "batch_coupled: BatchNorm in training mode couples the examples; these are row contributions"
 
 
 class Recorder:
@@ -55,21 +59,37 @@ class Recorder:
         self._writer = Writer(self.folder, _meta(model, optimizers, quantities, config, ranks))
 
     def read(
-        self, quantity: Quantity, o: Observation, memory: Memory, following: Observation | None = None
+        self,
+        quantity: Quantity,
+        o: Observation,
+        memory: Memory,
+        coverage: Mapping[str, tuple[str, str]],
+        following: Observation | None = None,
     ) -> None:
         """Ask a quantity for its value of a step and write it; what it cannot say becomes a gap."""
         o = replace(o, memory=memory, following=following)
+        rows = {n for n, (way, _) in coverage.items() if way == "row_contribution"}
         try:
             found = quantity.compute(o)
             reading = found if isinstance(found, Reading) else Reading(found)
+            individual = any(individual_gradients(n) for n in quantity.request(memory, o.step))
+            records = list(_records(quantity.name, o.step, reading, rows if individual else set()))
         except Gap as gap:
-            reading = Reading(float("nan"), status=str(gap))
+            records = [Record(o.step, quantity.name, float("nan"), status=str(gap))]
         except Exception as failure:
             text = f"failed: {type(failure).__name__}: {failure}"
             self.failure(o.step, quantity.name, text)
-            reading = Reading(float("nan"), status=text)
+            records = [Record(o.step, quantity.name, float("nan"), status=text)]
         if (writer := self._ready()) is not None:
-            writer.write(list(_records(quantity.name, o.step, reading)))
+            writer.write(records)
+
+    @contextmanager
+    def guarded(self, step: int, name: str) -> Iterator[None]:
+        """Turn what a quantity raises into a recorded failure."""
+        try:
+            yield
+        except Exception as failure:
+            self.failure(step, name, f"failed: {type(failure).__name__}: {failure}")
 
     def step(
         self,
@@ -143,11 +163,13 @@ class Recorder:
             self._writer.close()
 
 
-def _records(name: str, step: int, reading: Reading) -> Iterator[Record]:
+def _records(name: str, step: int, reading: Reading, rows: set[str]) -> Iterator[Record]:
+    """Turn a reading into records; ``rows`` are parameters of which only row contributions are known."""
     if reading.value is not None:
-        yield _record(step, name, reading.value, "", reading.status)
+        status = COUPLED if rows and reading.status == "ok" else reading.status
+        yield _record(step, name, reading.value, "", status)
     for scope, value in reading.by_parameter.items():
-        yield _record(step, name, value, scope, "ok")
+        yield _record(step, name, value, scope, COUPLED if scope in rows else "ok")
     for key, found in reading.more.items():
         for scope, number in (found if isinstance(found, Mapping) else {"": found}).items():
             yield Record(step, f"{name}.{key}", _plain(number), scope)
@@ -155,7 +177,7 @@ def _records(name: str, step: int, reading: Reading) -> Iterator[Record]:
 
 def _record(step: int, name: str, value: object, scope: str, status: str) -> Record:
     plain = _plain(value)
-    if status == "ok" and isinstance(plain, float) and not isfinite(plain):
+    if status in ("ok", COUPLED) and isinstance(plain, float) and not isfinite(plain):
         status = "nonfinite: the value is NaN or infinite"
     return Record(step, name, plain, scope, status)
 
