@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from cockpit import Cockpit, Run
 from cockpit.engine import fallback
 from cockpit.engine.fallback import pulled_back, rows
 from cockpit.testing import problem
@@ -111,3 +113,18 @@ def test_output_gradients_are_pulled_back_together(peeks: bool) -> None:
         torch.testing.assert_close(found["weight"][k], single[0])
         torch.testing.assert_close(found["bias"][k], single[1])
     assert torch.equal(found["spare"], torch.zeros(6, 2, dtype=torch.float64))
+
+
+def test_what_would_be_too_large_to_hold_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A projection on a step not yet taken keeps written-out rows only up to a limit; the rest is unaffected."""
+    monkeypatch.setattr("cockpit.engine.batch.HOLD", 10)
+    einsum = problem("einsum")
+    model = einsum.build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Cockpit(model, optimizer, quantities=["alpha", "norm_test"], run=tmp_path) as cockpit:
+        for step in range(2):
+            cockpit.backward(einsum.losses(model, *einsum.batch(4, step)))
+            optimizer.step()
+            optimizer.zero_grad()
+    assert Run(tmp_path).series("alpha").status[0].startswith("too_large")
+    assert Run(tmp_path).series("norm_test").status == ["ok", "ok"]

@@ -79,7 +79,7 @@ def test_not_after_removal() -> None:
 def test_outputs_without_the_examples_are_not_waited_for(examples: int) -> None:
     y = filled(nn.Linear(3, 2))(normal(5, 3))
     ready = Ready()
-    assert Proxy([y, y.sum()], examples, ready).handle is None
+    assert Proxy([y, y.sum()], examples, ready).waiting is False
     y.sum().backward()
     assert not ready
 

@@ -22,6 +22,9 @@ from cockpit.engine.parts import Dense, Part, wide
 from cockpit.engine.statistics import Direction, Projection, Statistic
 from cockpit.engine.table import Table
 
+HOLD = 2**26
+"""How many written-out gradient elements may wait for a direction that is known later (512 MiB in float64)."""
+
 
 class Batch:
     """The statistics of one micro-batch while its backward pass runs."""
@@ -35,11 +38,11 @@ class Batch:
         table: Table,
         statistics: Iterable[Statistic],
         directions: Mapping[Direction, Mapping[str, Tensor]],
-        hold: bool,
+        late: Iterable[Statistic] = (),
     ) -> None:
         self.plan, self.parameters, self.table = plan, parameters, table
         self.examples = examples
-        self.statistics, self.directions, self.hold = list(statistics), directions, hold
+        self.statistics, self.late, self.directions = list(statistics), list(late), directions
         self.held: list[tuple[str, ExampleGradients, list[Use]]] = []
         self.index = table.batches
         self.keep: Tensor | None = None
@@ -70,16 +73,24 @@ class Batch:
     def serve(self, losses: Tensor) -> None:
         """Serve the parameters that no formula knows from the live graph."""
         names = [n for n in self.parameters if self.plan.ways[n].way.by_graph]
-        if not names or not (self.statistics or self.hold):
+        if not names or not (self.statistics or self.late):
             return
         chosen = {name: self.parameters[name] for name in names}
+        numbers = len(losses) * sum(p.numel() for p in chosen.values())
+        hold = bool(self.late) and numbers <= HOLD
+        if not hold:  # what has no factors would be held written out, N x D
+            for statistic in self.late:
+                self.table.void(
+                    statistic, f"too_large: {numbers:.1g} numbers would have to be kept for the step"
+                )
         losses = losses if self.keep is None else losses[self.keep]
         mean = self._mean(losses, chosen)
         try:
             vectorised = not any(self.plan.ways[name].way is Way.LOOP for name in names)
             for block, _ in rows(losses, chosen, vectorised=vectorised):
                 for name, g in block.items():
-                    self._reduce(ExampleGradients(name, chosen[name], (Dense(wide(g)),)), mean.get(name), [])
+                    rows_of = ExampleGradients(name, chosen[name], (Dense(wide(g)),))
+                    self._reduce(rows_of, mean.get(name), [], hold)
         except Exception as failure:
             for name in names:
                 self.table.gap(name, f"{type(failure).__name__}: {failure}")
@@ -138,9 +149,9 @@ class Batch:
     def _finish(self, name: str) -> None:
         self._done.add(name)
         g = ExampleGradients(name, self.parameters[name], tuple(self._parts.pop(name)))
-        self._reduce(g, None, self._sources.pop(name))
+        self._reduce(g, None, self._sources.pop(name), bool(self.late))
 
-    def _reduce(self, g: ExampleGradients, mean: Tensor | None, sources: list[Use]) -> None:
+    def _reduce(self, g: ExampleGradients, mean: Tensor | None, sources: list[Use], hold: bool) -> None:
         with torch.no_grad():
             if not self.plan.checked:
                 self._totals[g.name] = g.total()
@@ -155,7 +166,7 @@ class Batch:
                     self.table.void(statistic, f"no_last_update: {g.name} was not trained in the step before")
                     continue
                 self.table.add(statistic, g.name, value, self.index)
-        if self.hold:
+        if hold:
             self.held.append((g.name, g, sources))
 
     def end(self) -> None:

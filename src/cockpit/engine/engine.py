@@ -347,12 +347,12 @@ class Engine:
         self, step: Step, plan: Plan, losses: Tensor | None, examples: int, statistics: list[Statistic]
     ) -> None:
         several = self.usual_batches != 1 or self.ranks is not None
-        hold = UPDATE in statistics or (MEAN in statistics and several)
         step.immediate = not several
-        late = {UPDATE} if step.immediate else {UPDATE, MEAN}
-        now = [s for s in statistics if s not in late]
+        waits = {UPDATE} if step.immediate else {UPDATE, MEAN}
+        late = [s for s in statistics if s in waits]
+        now = [s for s in statistics if s not in waits]
         directions: Mapping[Direction, Mapping[str, Tensor]] = {Direction.LAST_UPDATE: self.last_update}
-        batch = Batch(self.capture, plan, step.parameters, examples, step.table, now, directions, hold)
+        batch = Batch(self.capture, plan, step.parameters, examples, step.table, now, directions, late)
         step.batches.append(batch)
         self._batch = batch
         if losses is not None:

@@ -256,7 +256,7 @@ class Curvatures:
 
         def sums(vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
             scratch = Table(parameters)
-            batch = Batch(self.capture, plan, parameters, len(losses), scratch, [SquareSum()], {}, hold=False)
+            batch = Batch(self.capture, plan, parameters, len(losses), scratch, [SquareSum()], {})
             batch.weights = torch.ones_like(losses)
             chosen = [k for k, v in enumerate(vectors) if bool(v.any())]
             if chosen:
