@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cockpit.engine import engine as engine_module
-from cockpit.engine import fallback
+from cockpit.engine import fallback, plans
 from cockpit.engine.coverage import (
     BATCHNORM,
     INCOMPLETE,
@@ -200,7 +199,7 @@ def test_the_axis_of_the_examples_is_found(
     engine = Engine(model)
     ways = seen(model, losses, engine)
     assert {c.way for c in ways.values()} == {Way.FORMULA}
-    (plan,) = engine._plans.values()
+    (plan,) = engine.plans._plans.values()
     assert list(plan.layouts.values()) == [(layout,)]
 
 
@@ -325,7 +324,7 @@ def test_plans_are_made_once_for_a_shape_of_forward_pass(monkeypatch: pytest.Mon
             made.append(1)
             super().__init__(*args)
 
-    monkeypatch.setattr(engine_module, "Examination", Counted)
+    monkeypatch.setattr(plans, "Examination", Counted)
     p = problem("mlp_dropout")
     model = p.build()
     engine = Engine(model)

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cockpit.engine.coverage import Way
-from cockpit.engine.engine import LAST, MEAN, UPDATE, Engine, Observed
+from cockpit.engine.engine import LAST, MEAN, UPDATE, Engine
 from cockpit.engine.needs import Known, Need
 from cockpit.engine.statistics import Norm2, Total
+from cockpit.engine.step import Observed
 from cockpit.errors import Gap
 from layer_check import by_autograd, filled, normal
 

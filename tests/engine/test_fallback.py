@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cockpit import Cockpit, Run
 from cockpit.engine import fallback
-from cockpit.engine.fallback import pulled_back, rows
+from cockpit.engine.fallback import rows
 from cockpit.testing import problem
 from layer_check import by_autograd, filled, normal
 
@@ -54,13 +54,6 @@ def test_blocks_hold_what_fits(
         torch.testing.assert_close(torch.cat([b[key] for b, _ in found]), expected[key])
 
 
-def test_rows_from_somewhere_on() -> None:
-    model = filled(nn.Linear(4, 2))
-    losses = torch.tanh(model(normal(5, 4))).sum(1)
-    found = joined(losses, dict(model.named_parameters()), start=3)
-    torch.testing.assert_close(found["weight"], by_autograd(model, losses)["weight"][3:])
-
-
 class Peeks(torch.autograd.Function):
     """The identity; its backward pass looks at a number, which ``vmap`` forbids."""
 
@@ -95,24 +88,6 @@ def test_rows_keep_the_graph_and_leave_no_gradient() -> None:
         list(rows(losses, dict(model.named_parameters()), vectorised=vectorised))
     assert model.weight.grad is None
     losses.mean().backward()
-
-
-@pytest.mark.parametrize("peeks", [False, True])
-def test_output_gradients_are_pulled_back_together(peeks: bool) -> None:
-    """Also where some outputs do not depend on a parameter, and where vmap fails."""
-    model = filled(nn.Linear(4, 2))
-    y = torch.tanh(model(normal(3, 4)))
-    y = Peeks.apply(y) if peeks else y
-    outputs, spare = [y, y.sum(1)], torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    weights = [normal(6, 3, 2), normal(6, 3, seed=1)]
-    found = pulled_back(outputs, {**dict(model.named_parameters()), "spare": spare}, weights)
-    for k in range(6):
-        single = torch.autograd.grad(
-            outputs, list(model.parameters()), [w[k] for w in weights], retain_graph=True
-        )
-        torch.testing.assert_close(found["weight"][k], single[0])
-        torch.testing.assert_close(found["bias"][k], single[1])
-    assert torch.equal(found["spare"], torch.zeros(6, 2, dtype=torch.float64))
 
 
 def test_what_would_be_too_large_to_hold_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

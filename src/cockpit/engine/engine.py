@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,51 +20,18 @@ from torch import Tensor, nn
 from cockpit.engine.accumulated import Accumulated
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
-from cockpit.engine.coverage import Coverage, Examination, Plan, Way, couples_examples, shape_plan
-from cockpit.engine.needs import Diagonal, Known, Need, TopEigenvalue, individual_gradients
+from cockpit.engine.coverage import Coverage, Plan, Way
+from cockpit.engine.graph import graphs_kept
+from cockpit.engine.needs import Diagonal, Known, Need, individual_gradients
+from cockpit.engine.plans import Plans
 from cockpit.engine.proxy import Proxy
 from cockpit.engine.ranks import Ranks
-from cockpit.engine.second import Curvatures, graphs_kept
 from cockpit.engine.statistics import Direction, Projection, Statistic, Total
+from cockpit.engine.step import Observed, Step
+from cockpit.engine.step_curvature import Curvatures
 from cockpit.engine.table import Table
 
-PROOFS = 32
-"""How often a forward pass is examined again because a gradient vanished; then it is taken for a dead one."""
 MEAN, UPDATE, LAST = (Projection(d) for d in (Direction.MEAN, Direction.UPDATE, Direction.LAST_UPDATE))
-
-
-@dataclass(eq=False)
-class Step:
-    """What has been seen of the present step."""
-
-    parameters: dict[str, Tensor]
-    table: Table
-    accumulated: Accumulated
-    before: dict[str, Tensor] = field(default_factory=dict)
-    losses: list[Tensor] = field(default_factory=list)
-    batches: list[Batch] = field(default_factory=list)
-    notes: list[tuple[str, str]] = field(default_factory=list)
-    immediate: bool = False
-    entered: int = 0
-
-    @property
-    def examples(self) -> int:
-        """Examples of this process that count."""
-        return sum(b.examples_counted for b in self.batches) or sum(len(x) for x in self.losses)
-
-
-@dataclass(frozen=True, eq=False)
-class Observed:
-    """The outcome of a step."""
-
-    examples: int
-    table: Table
-    known: dict[Known, Any]
-    eigenvalues: dict[TopEigenvalue, Any]
-    methods: dict[Need, Any]
-    variances: dict[Need, float]
-    notes: list[tuple[str, str]]
-    """(kind, text) of things worth an event."""
 
 
 class Engine:
@@ -80,8 +46,7 @@ class Engine:
         self.last_update: dict[str, Tensor] = {}
         self.coverage: dict[str, Coverage] = {}
         self.usual_batches: int | None = None
-        self._plans: dict[Any, Plan] = {}
-        self._tries: dict[Any, int] = {}
+        self.plans = Plans(model, self.capture)
         self._needs: frozenset[Need] = frozenset()
         self._step: Step | None = None
         self._open = ExitStack()
@@ -150,7 +115,7 @@ class Engine:
     def _reached(self) -> None:
         """A backward pass has reached the first output: the last moment to look at ``.grad``."""
         step = self._step or self._start()
-        self._seen = self._gradient_versions(step)
+        self._seen = step.gradient_versions()
         self._seen_early = True
         if Known.GRADIENTS in self._needs:
             step.accumulated.snapshot()
@@ -168,14 +133,14 @@ class Engine:
         step = self._step or self._start()
         step.entered += 1
         if not self._seen_early:
-            self._seen = self._gradient_versions(step)
+            self._seen = step.gradient_versions()
         self._seen_early = False
         if losses is not None and known:
             step.losses.append(losses.detach())
         statistics = self._individual()
         plan = None
         if statistics or self._diagonals():
-            plan = self.plan(losses, examples)
+            plan = self.plans(losses, examples, step.parameters)
             self.coverage.update(plan.ways)
             self._watch(step, plan, losses, examples, statistics)
         if self._reads_gradients:
@@ -233,12 +198,9 @@ class Engine:
             step.table.drop()
         self.curvatures.cancel()
 
-    def _gradient_versions(self, step: Step) -> dict[str, tuple[int, int]]:
-        return {n: (id(p.grad), p.grad._version) for n, p in step.parameters.items() if p.grad is not None}
-
     def _changed(self, step: Step) -> set[str]:
         """Return the parameters whose ``.grad`` is not what it was on entering."""
-        now = self._gradient_versions(step)
+        now = step.gradient_versions()
         return {name for name, version in now.items() if self._seen.get(name) != version}
 
     def before_update(self) -> None:
@@ -277,7 +239,7 @@ class Engine:
         table.close([s for s in (MEAN, UPDATE) if s in late], ranks)
         self.usual_batches = step.entered
         self.last_update = updates
-        known = self._known(step, updates, examples)
+        known = step.known(Known.GRADIENTS in needs, updates, examples, ranks)
         return Observed(
             examples,
             table,
@@ -285,7 +247,7 @@ class Engine:
             self.curvatures.eigenvalues,
             self.curvatures.methods,
             self._variances(),
-            self._notes(step, known),
+            step.all_notes(known),
         )
 
     def abandon(self) -> None:
@@ -375,27 +337,6 @@ class Engine:
             if step is not None and self._reads_gradients:
                 step.accumulated.weigh(weights, losses)
 
-    def plan(self, losses: Tensor | None, examples: int) -> Plan:
-        """Return by which way each parameter is served in the forward pass at hand, checking new ones."""
-        assert self._step is not None
-        parameters = self._step.parameters
-        coupled = couples_examples(self.model)
-        key = (self.capture.signature(), tuple(parameters), coupled, examples == 1, losses is None)
-        known = self._plans.get(key)
-        if known is not None and not (known.unproven and losses is not None and self._tries[key] < PROOFS):
-            return known
-        self._tries[key] = self._tries.get(key, 0) + 1
-        if losses is None:
-            plan = shape_plan(self.model, parameters, "no losses were given")
-        else:
-            try:
-                plan = Examination(self.capture, losses, parameters).plan(coupled)
-            except Exception as failure:  # a graph that cannot be walked twice (reentrant checkpointing)
-                plan = shape_plan(self.model, parameters, str(failure).strip().splitlines()[0][:160])
-        if plan.finite:
-            self._plans[key] = plan
-        return known if known is not None and not plan.finite else plan
-
     # -- after a step -----------------------------------------------------------------------------------
 
     def _updates(self, step: Step) -> dict[str, Tensor]:
@@ -407,28 +348,6 @@ class Engine:
         for batch in step.batches:
             batch.project(statistic, directions)
 
-    def _known(self, step: Step, updates: dict[str, Tensor], examples: int) -> dict[Known, Any]:
-        known: dict[Known, Any] = {}
-        if step.losses:
-            losses = torch.cat([x.double().flatten() for x in step.losses])
-            known[Known.LOSSES] = losses if self.ranks is None else self.ranks.cat(losses)
-        if step.before:
-            known[Known.PARAMETERS] = step.before
-        if updates:
-            known[Known.UPDATES] = updates
-        if Known.GRADIENTS in self._needs:
-            if self.ranks is None:
-                gradients, whole = step.accumulated.mean(), True
-            else:  # each rank's ``.grad`` is its own, or the mean of all: only sums of examples are sure
-                gradients = {n: t / max(1, examples) for n, t in step.table.by_parameter(Total()).items()}
-                whole = step.table.used <= set(gradients)
-            if whole:
-                known[Known.GRADIENTS] = {
-                    n: gradients.get(n, torch.zeros((), dtype=p.dtype, device=p.device).expand_as(p))
-                    for n, p in step.parameters.items()
-                }
-        return known
-
     def _variances(self) -> dict[Need, float]:
         found = self.curvatures.variances
         if self.ranks is None:
@@ -436,23 +355,3 @@ class Engine:
         ranks = self.ranks
         needs = sorted(self._diagonals(), key=repr)
         return {n: float(ranks.sum(torch.tensor(found.get(n, 0.0), dtype=torch.float64))) for n in needs}
-
-    def _notes(self, step: Step, known: dict[Known, Any]) -> list[tuple[str, str]]:
-        notes = list(step.notes)
-        if Known.LOSSES in known and not bool(known[Known.LOSSES].isfinite().all()):
-            bad = torch.nonzero(~known[Known.LOSSES].isfinite()).flatten().tolist()
-            notes.append(
-                ("nonfinite_loss", f"{len(bad)} of the losses are NaN or infinite: examples {bad[:8]}")
-            )
-        gradients = known.get(Known.GRADIENTS, {})
-        bad = [n for n, g in gradients.items() if not bool(g.isfinite().all())]
-        if bad:
-            notes.append(
-                ("nonfinite_gradient", f"NaN or infinite gradients in {len(bad)} parameters: {bad[:8]}")
-            )
-        dropped = sum(b.examples - b.examples_counted for b in step.batches)
-        if dropped:
-            notes.append(
-                ("zero_weight", f"{dropped} examples of weight zero were left out of the statistics")
-            )
-        return notes

@@ -18,13 +18,13 @@ from cockpit.engine.gradients import BLOCK
 
 
 def rows(
-    losses: Tensor, parameters: Mapping[str, Tensor], start: int = 0, vectorised: bool = True
+    losses: Tensor, parameters: Mapping[str, Tensor], vectorised: bool = True
 ) -> Iterator[tuple[dict[str, Tensor], bool]]:
     """Yield blocks of individual gradients, {name: [n, *shape]}, and whether ``vmap`` served them."""
     numbers = sum(p.numel() for p in parameters.values())
     size = max(1, BLOCK // max(1, numbers))
     n = len(losses)
-    for begin in range(start, n, size):
+    for begin in range(0, n, size):
         stop = min(begin + size, n)
         weights = torch.zeros(stop - begin, n, dtype=losses.dtype, device=losses.device)
         weights[torch.arange(stop - begin), torch.arange(begin, stop)] = 1
@@ -35,16 +35,6 @@ def rows(
             vectorised = False
             block = _looped([losses], list(parameters.values()), [weights])
         yield dict(zip(parameters, block, strict=True)), vectorised
-
-
-def pulled_back(
-    outputs: Sequence[Tensor], parameters: Mapping[str, Tensor], weights: Sequence[Tensor]
-) -> dict[str, Tensor]:
-    r"""Return $J^\top v_k$ for several output gradients $v_k$ at once, {name: [K, *shape]}."""
-    block = _vectorised(outputs, list(parameters.values()), weights)
-    if block is None:
-        block = _looped(outputs, list(parameters.values()), weights)
-    return dict(zip(parameters, block, strict=True))
 
 
 def _vectorised(

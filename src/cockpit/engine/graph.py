@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
@@ -110,3 +111,20 @@ def dropped_graphs_noticed(starts: Iterable[Tensor], stops: Iterable[Tensor] = (
             handle.remove()
     if blamed:
         raise Gap(f"no_double_backward: the backward of {blamed[0]} cannot be differentiated")
+
+
+@contextmanager
+def graphs_kept() -> Iterator[None]:
+    """Make backward passes inside the block keep their graphs; their results are the same to the bit."""
+    original = torch.autograd.backward
+
+    def keeping(
+        tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, *rest: Any, **more: Any
+    ) -> None:
+        original(tensors, grad_tensors, True, *rest, **more)
+
+    torch.autograd.backward = keeping  # what Tensor.backward calls
+    try:
+        yield
+    finally:
+        torch.autograd.backward = original

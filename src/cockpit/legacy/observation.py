@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from cockpit.engine.engine import Observed
 from cockpit.engine.needs import Known
 from cockpit.engine.statistics import Direction, Projection
+from cockpit.engine.step import Observed
 from cockpit.errors import Gap
 from cockpit.legacy.context import Frame
 from cockpit.legacy.extension import Chosen

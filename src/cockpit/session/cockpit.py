@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cockpit.engine.engine import Engine, Observed
+from cockpit.engine.engine import Engine
 from cockpit.engine.ranks import ranks_of
+from cockpit.engine.step import Observed
 from cockpit.errors import CockpitError
 from cockpit.quantities.quantity import Memory, Observation, Quantity
 from cockpit.registry import preset_of

@@ -8,26 +8,24 @@ where there are (or may be) several, their graphs are kept alive until the optim
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cockpit.engine.attention import twice_differentiable_attention
-from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
 from cockpit.engine.curvature import DiagonalResult, FlatParameters, HessianProduct, insist_symmetric
-from cockpit.engine.ggn import SquareSums, ggn_diagonal, ggn_diagonal_mc
+from cockpit.engine.ggn import ggn_diagonal, ggn_diagonal_mc
 from cockpit.engine.graph import hides_layers
 from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
 from cockpit.engine.lanczos import Eigenpair, top_eigenpair
-from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
 from cockpit.engine.ranks import Ranks
-from cockpit.engine.statistics import SquareSum
+from cockpit.engine.square_sums import square_sums
 from cockpit.engine.table import Table
 from cockpit.errors import Gap
 
@@ -234,7 +232,7 @@ class Curvatures:
     ) -> DiagonalResult:
         outputs = tuple(self.capture.outputs)
         generator = self._generator(losses.device, own=True)
-        squares = self._square_sums(losses, outputs, plan, parameters)
+        squares = square_sums(self.capture, losses, outputs, plan, parameters)
         if need.curvature == "diag_ggn_exact":
             self._ggn = ggn_diagonal(losses, outputs, squares, parameters)
             return self._ggn
@@ -249,34 +247,6 @@ class Curvatures:
         self._agreements[id(plan)] = agreement
         return result
 
-    def _square_sums(
-        self, losses: Tensor, outputs: tuple[Tensor, ...], plan: Plan, parameters: Mapping[str, Tensor]
-    ) -> SquareSums:
-        """Return the function v -> sum over examples of squared individual gradients for output gradients v."""
-
-        def sums(vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
-            scratch = Table(parameters)
-            batch = Batch(self.capture, plan, parameters, len(losses), scratch, [SquareSum()], {})
-            batch.weights = torch.ones_like(losses)
-            chosen = [k for k, v in enumerate(vectors) if bool(v.any())]
-            if chosen:
-                ours, theirs = [outputs[k] for k in chosen], [vectors[k] for k in chosen]
-                with self.capture.receive(batch.receive):
-                    torch.autograd.grad(
-                        ours, list(parameters.values()), theirs, retain_graph=True, allow_unused=True
-                    )
-                if any(c.way.by_graph for c in plan.ways.values()):
-                    graph = LossGraph(losses, outputs, parameters)
-                    with torch.enable_grad():
-                        weighted = [x * vectors[k] for x, k in zip(graph.outputs, graph.places, strict=True)]
-                        batch.serve(graph.rows(weighted).sum(1))
-            batch.end()
-            scratch.close([SquareSum()])
-            scratch.total_exists(SquareSum())
-            return scratch.by_parameter(SquareSum())
-
-        return sums
-
 
 def _block(product: Product, size: int, place: slice) -> Product:
     """Return products with the diagonal block of some coordinates."""
@@ -287,20 +257,3 @@ def _block(product: Product, size: int, place: slice) -> Product:
         return product(whole)[place]
 
     return of_block
-
-
-@contextmanager
-def graphs_kept() -> Iterator[None]:
-    """Make backward passes inside the block keep their graphs; their results are the same to the bit."""
-    original = torch.autograd.backward
-
-    def keeping(
-        tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, *rest: Any, **more: Any
-    ) -> None:
-        original(tensors, grad_tensors, True, *rest, **more)
-
-    torch.autograd.backward = keeping  # what Tensor.backward calls
-    try:
-        yield
-    finally:
-        torch.autograd.backward = original

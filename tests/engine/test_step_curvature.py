@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cockpit.engine import second
-from cockpit.engine.engine import Engine, Observed
+from cockpit.engine import step_curvature
+from cockpit.engine.engine import Engine
+from cockpit.engine.graph import graphs_kept
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
-from cockpit.engine.second import graphs_kept
+from cockpit.engine.step import Observed
 from cockpit.errors import Gap
 from cockpit.testing import Problem, problem
 from reference.autograd import ggn_diagonal, hessian
@@ -151,8 +152,8 @@ def test_monte_carlo_draws_are_private_seeded_and_go_on() -> None:
 def test_an_asymmetric_hessian_is_refused_and_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second derivative of torch's own weight normalisation is wrong."""
     asked = []
-    original = second.insist_symmetric
-    monkeypatch.setattr(second, "insist_symmetric", lambda *a: asked.append(1) or original(*a))
+    original = step_curvature.insist_symmetric
+    monkeypatch.setattr(step_curvature, "insist_symmetric", lambda *a: asked.append(1) or original(*a))
     p = problem("weight_norm")
     engine = Engine(p.build())
     for number in range(2):
@@ -166,8 +167,8 @@ def test_an_asymmetric_hessian_is_refused_and_asked_for_once(monkeypatch: pytest
 
 def test_a_symmetric_hessian_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    original = second.insist_symmetric
-    monkeypatch.setattr(second, "insist_symmetric", lambda *a: asked.append(1) or original(*a))
+    original = step_curvature.insist_symmetric
+    monkeypatch.setattr(step_curvature, "insist_symmetric", lambda *a: asked.append(1) or original(*a))
     p = problem("mlp_tanh")
     engine = Engine(p.build())
     for _ in range(3):
@@ -179,8 +180,8 @@ def test_what_fails_is_a_gap_and_the_pass_goes_on(monkeypatch: pytest.MonkeyPatc
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(second, "top_eigenpair", broken)
-    monkeypatch.setattr(second, "ggn_diagonal", broken)
+    monkeypatch.setattr(step_curvature, "top_eigenpair", broken)
+    monkeypatch.setattr(step_curvature, "ggn_diagonal", broken)
     p = problem("mlp")
     engine = Engine(p.build())
     observed = step(engine, p, [TOP, Diagonal("diag_ggn_exact")], [5])

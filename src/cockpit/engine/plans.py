@@ -1,0 +1,45 @@
+"""Plans: what was learnt about every shape of forward pass, examined once (and again while something is unproven)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from cockpit.engine.capture import Capture
+from cockpit.engine.coverage import Examination, Plan, couples_examples, shape_plan
+
+PROOFS = 32
+"""How often a forward pass is examined again because a gradient vanished; then it is taken for a dead one."""
+
+
+class Plans:
+    """The plans of one model, by what its forward passes look like."""
+
+    def __init__(self, model: nn.Module, capture: Capture) -> None:
+        self._model, self._capture = model, capture
+        self._plans: dict[Any, Plan] = {}
+        self._tries: dict[Any, int] = {}
+
+    def __call__(self, losses: Tensor | None, examples: int, parameters: Mapping[str, Tensor]) -> Plan:
+        """Return by which way each parameter is served in the forward pass at hand, checking new ones."""
+        coupled = couples_examples(self._model)
+        key = (self._capture.signature(), tuple(parameters), coupled, examples == 1, losses is None)
+        known = self._plans.get(key)
+        if known is not None and not (known.unproven and losses is not None and self._tries[key] < PROOFS):
+            return known
+        self._tries[key] = self._tries.get(key, 0) + 1
+        plan = self._examined(losses, parameters, coupled)
+        if plan.finite:
+            self._plans[key] = plan
+        return known if known is not None and not plan.finite else plan
+
+    def _examined(self, losses: Tensor | None, parameters: Mapping[str, Tensor], coupled: bool) -> Plan:
+        if losses is None:
+            return shape_plan(self._model, parameters, "no losses were given")
+        try:
+            return Examination(self._capture, losses, parameters).plan(coupled)
+        except Exception as failure:  # a graph that cannot be walked twice (reentrant checkpointing)
+            reason = (str(failure).strip() or type(failure).__name__).splitlines()[0][:160]
+            return shape_plan(self._model, parameters, reason)
