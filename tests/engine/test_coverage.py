@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cockpit import Cockpit
 from cockpit.engine import fallback, plans
 from cockpit.engine.coverage import (
     BATCHNORM,
@@ -22,10 +24,11 @@ from cockpit.engine.coverage import (
     probe_weights,
     shape_plan,
 )
-from cockpit.engine.engine import Engine, Observed
+from cockpit.engine.engine import Engine
 from cockpit.engine.layers.formula import FORMULAS, Call, Layout, formula
 from cockpit.engine.parts import Dense, Part
 from cockpit.engine.statistics import Norm2, SquareSum, Total
+from cockpit.engine.step import Observed
 from cockpit.testing import problem
 from layer_check import by_autograd, filled, normal
 
@@ -376,3 +379,21 @@ def test_probe_weights_are_uneven_and_fixed(n: int) -> None:
     assert len(set(w.tolist())) == n
     assert bool(((w.abs() >= 0.5) & (w.abs() <= 1)).all())
     assert n < 100 or 30 < int((w > 0).sum()) < 70
+
+
+class NormInFloat32(nn.Module):
+    """A norm that computes in float32 whatever it is given, as those of many language models do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.float()
+        return (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def test_rounding_inside_the_model_is_not_held_against_a_formula(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), NormInFloat32(), nn.Linear(6, 3)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Cockpit(model, optimizer, quantities=["norm_test"], run=tmp_path) as cockpit:
+        losses = nn.functional.cross_entropy(model(normal(5, 4)), torch.arange(5) % 3, reduction="none")
+        cockpit.backward(losses)
+        optimizer.step()
+        assert {way for way, _ in cockpit.coverage.values()} == {"formula"}

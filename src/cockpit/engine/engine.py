@@ -85,7 +85,7 @@ class Engine:
     @property
     def begun(self) -> bool:
         """Whether a backward pass of this step has been watched."""
-        return self._step is not None
+        return self._step is not None and self._step.entered > 0
 
     def enter(self, losses: Tensor | None) -> None:
         """Watch a backward pass that is about to run, of these losses if they are known."""
@@ -211,7 +211,7 @@ class Engine:
     def finish(self, moved: bool) -> Observed | None:
         """Compute the rest once the optimiser has moved (or the step was given up) and hand everything out."""
         step, self._step = self._step, None
-        if step is None:
+        if step is None or not step.entered:
             return None
         with self._full_precision():
             return self._finished(step, moved)
