@@ -211,7 +211,10 @@ class Engine:
     def finish(self, moved: bool) -> Observed | None:
         """Compute the rest once the optimiser has moved (or the step was given up) and hand everything out."""
         step, self._step = self._step, None
-        if step is None or not step.entered:
+        seen = step is not None and step.entered > 0
+        if self.ranks is not None and not self.ranks.all(seen):
+            return None  # what one rank has not seen, the others must not wait for
+        if step is None or not seen:
             return None
         with self._full_precision():
             return self._finished(step, moved)

@@ -30,6 +30,10 @@ class Ranks:
         dist.all_reduce(y, op=dist.ReduceOp.SUM, group=self.group)
         return y.to(x.device)
 
+    def all(self, fine: bool) -> bool:
+        """Say whether something holds on every rank."""
+        return round(float(self.sum(torch.tensor(float(fine))))) == self.size
+
     def union(self, names: Iterable[str], universe: list[str]) -> set[str]:
         """Return the names that some rank has."""
         names = set(names)
