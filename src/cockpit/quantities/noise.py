@@ -45,21 +45,30 @@ def gradient_test(o: Observation, test: Callable[[Moments], float], inner: bool)
     total = o.statistics.by_parameter(Total())
     projected = o.statistics.by_parameter(Projection(Direction.MEAN)) if inner else {}
 
-    def moments(norm2: Tensor, mean2: float, projection: Tensor | None) -> Moments:
-        p2 = 0.0 if projection is None else float(projection.double().square().sum())
-        return Moments(n, float(norm2.double().sum()), mean2, p2)
-
-    mean2 = {name: float((t.double() / n).square().sum()) for name, t in total.items()}
-    each: dict[str, Number] = {}
-    for name, value in norm2.items():
-        each[name] = _tested(test, moments(value, mean2[name], projected.get(name)))
-    whole = moments(
-        o.statistics.total(Norm2()),
-        sum(mean2.values()),
-        o.statistics.total(Projection(Direction.MEAN)) if inner else None,
+    # One transfer from the device for each kind of number, not for each parameter.
+    names = [name for name in norm2 if not inner or name in projected]
+    norm2_sums = _numbers([norm2[name].double().sum() for name in names])
+    mean2s = _numbers(
+        [torch.linalg.vector_norm(total[name], dtype=torch.float64) / n for name in names], power=2
     )
+    inner2s = (
+        _numbers([projected[name].double().square().sum() for name in names]) if inner else [0.0] * len(names)
+    )
+    each: dict[str, Number] = {
+        name: _tested(test, Moments(n, *found))
+        for name, *found in zip(names, norm2_sums, mean2s, inner2s, strict=True)
+    }
+    inner2 = float(o.statistics.total(Projection(Direction.MEAN)).double().square().sum()) if inner else 0.0
+    whole = Moments(n, float(o.statistics.total(Norm2()).double().sum()), sum(mean2s), inner2)
     whole.check()
     return Reading(test(whole), each)
+
+
+def _numbers(values: list[Tensor], power: int = 1) -> list[float]:
+    if not values:
+        return []
+    found: list[float] = torch.stack([v.to(values[0].device) for v in values]).pow(power).tolist()
+    return found
 
 
 def _tested(test: Callable[[Moments], float], moments: Moments) -> float:

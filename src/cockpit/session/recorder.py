@@ -165,29 +165,36 @@ class Recorder:
 
 def _records(name: str, step: int, reading: Reading, rows: set[str]) -> Iterator[Record]:
     """Turn a reading into records; ``rows`` are parameters of which only row contributions are known."""
+    entries: list[tuple[str, str, object, str]] = []
     if reading.value is not None:
         status = COUPLED if rows and reading.status == "ok" else reading.status
-        yield _record(step, name, reading.value, "", status)
+        entries.append((name, "", reading.value, status))
     for scope, value in reading.by_parameter.items():
-        yield _record(step, name, value, scope, COUPLED if scope in rows else "ok")
+        entries.append((name, scope, value, COUPLED if scope in rows else "ok"))
     for key, found in reading.more.items():
         for scope, number in (found if isinstance(found, Mapping) else {"": found}).items():
-            yield Record(step, f"{name}.{key}", _plain(number), scope)
+            entries.append((f"{name}.{key}", scope, number, ""))
+    plain = _plain([value for _, _, value, _ in entries])
+    for (label, scope, _, status), stored in zip(entries, plain, strict=True):
+        if status in ("ok", COUPLED) and isinstance(stored, float) and not isfinite(stored):
+            status = "nonfinite: the value is NaN or infinite"
+        yield Record(step, label, stored, scope, status or "ok")
 
 
-def _record(step: int, name: str, value: object, scope: str, status: str) -> Record:
-    plain = _plain(value)
-    if status in ("ok", COUPLED) and isinstance(plain, float) and not isfinite(plain):
-        status = "nonfinite: the value is NaN or infinite"
-    return Record(step, name, plain, scope, status)
-
-
-def _plain(value: object) -> Value:
-    if isinstance(value, Tensor):
-        return value.detach().double().cpu().numpy() if value.ndim else value.item()
-    if isinstance(value, Histogram):
-        return value
-    return float(value)  # type: ignore[arg-type]
+def _plain(values: Sequence[object]) -> list[Value]:
+    """Turn values into plain ones, all numbers on a device with one transfer."""
+    tensors = [v for v in values if isinstance(v, Tensor) and not v.ndim]
+    device = tensors[0].device if tensors else torch.device("cpu")
+    numbers: Iterator[float] = iter(
+        torch.stack([t.detach().double().to(device) for t in tensors]).tolist() if tensors else []
+    )
+    plain: list[Value] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            plain.append(value.detach().double().cpu().numpy() if value.ndim else next(numbers))
+        else:
+            plain.append(value if isinstance(value, Histogram) else float(value))  # type: ignore[arg-type]
+    return plain
 
 
 def _meta(
