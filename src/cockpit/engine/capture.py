@@ -207,7 +207,10 @@ class Capture:
             if self.keep_outputs:  # the only tensors we hold ourselves; the newest calls are enough
                 self.outputs = [*self.outputs, *tensors][-4 * len(tensors) :]
             if self.on_outputs is not None:
-                self.on_outputs(tensors, self.examples)
+                try:
+                    self.on_outputs(tensors, self.examples)
+                except Exception as failure:
+                    self.failure = failure
 
     def _one(self, use: Use, grad: Tensor) -> None:
         self._all(use, (grad,))

@@ -10,8 +10,8 @@ the layers' inputs and output gradients, N·T·(I+O) numbers, never N·D.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ class Engine:
         self._batch: Batch | None = None
         self._proxy: Proxy | None = None
         self._weighed = False
+        self._failures: list[str] = []
         self._seen: dict[str, tuple[int, int]] = {}
         self._seen_early = False
         self.blind = False
@@ -94,8 +95,7 @@ class Engine:
             return
         self.blind = True
         outputs, examples = list(self.capture.outputs), self.capture.examples
-        ready = lambda proxy, n: self._enter(proxy, n, known=False)  # noqa: E731
-        if not (outputs and self.await_outputs(outputs, examples, ready)):
+        if not (outputs and self.await_outputs(outputs, examples, self._blindly)):
             self._enter(None, max(1, examples), known=False)
 
     def enter_proxy(self, proxy: Tensor, examples: int) -> None:
@@ -112,13 +112,19 @@ class Engine:
         self._proxy = Proxy(outputs, examples, ready, self._reached)
         return self._proxy.waiting
 
+    def _blindly(self, proxy: Tensor, examples: int) -> None:
+        """A backward pass without losses has reached the outputs."""
+        with self._harmless("preparing to watch"):
+            self._enter(proxy, examples, known=False)
+
     def _reached(self) -> None:
         """A backward pass has reached the first output: the last moment to look at ``.grad``."""
-        step = self._step or self._start()
-        self._seen = step.gradient_versions()
-        self._seen_early = True
-        if Known.GRADIENTS in self._needs:
-            step.accumulated.snapshot()
+        with self._harmless("looking at the gradients"):
+            step = self._step or self._start()
+            self._seen = step.gradient_versions()
+            self._seen_early = True
+            if Known.GRADIENTS in self._needs:
+                step.accumulated.snapshot()
 
     def _enter(self, losses: Tensor | None, examples: int, known: bool) -> None:
         with self._full_precision():
@@ -163,6 +169,8 @@ class Engine:
         """Note that the backward pass is over."""
         step, batch = self._step, self._batch
         self._open.close()
+        if (failure := self.capture.failure) is not None:
+            self._failures.append(f"in a hook: {type(failure).__name__}: {failure}")
         if step is not None:
             changed = self._changed(step)
             if not changed and step.entered:
@@ -211,7 +219,7 @@ class Engine:
     def finish(self, moved: bool) -> Observed | None:
         """Compute the rest once the optimiser has moved (or the step was given up) and hand everything out."""
         step, self._step = self._step, None
-        seen = step is not None and step.entered > 0
+        seen = step is not None and step.entered > 0 and not step.spoiled
         if self.ranks is not None and not self.ranks.all(seen):
             return None  # what one rank has not seen, the others must not wait for
         if step is None or not seen:
@@ -252,6 +260,15 @@ class Engine:
             self._variances(),
             step.all_notes(known),
         )
+
+    def interrupt(self) -> None:
+        """Forget a pass that the user's code broke off; with others before it in the step, the step is spoiled."""
+        others = self._step is not None and self._step.entered > 1
+        self.abandon()
+        if others:
+            self._start()
+            assert self._step is not None
+            self._step.entered, self._step.spoiled = 1, True
 
     def abandon(self) -> None:
         """Forget a step that ends without the optimiser moving."""
@@ -324,10 +341,29 @@ class Engine:
             batch.serve(losses)
 
     def _weigh(self, weights: Tensor, losses: Tensor) -> None:
+        """Take note of the objective's weights, inside the user's backward pass: must not raise."""
         if self._weighed:  # our own passes below come through here again
             return
         self._weighed = True
-        weights = weights.detach()
+        with self._harmless("weighing the examples"):
+            self._take_weights(weights.detach(), losses)
+
+    @contextmanager
+    def _harmless(self, doing: str) -> Iterator[None]:
+        """Keep what fails inside a hook of ours away from the user's pass; the step is then given up."""
+        try:
+            yield
+        except Exception as failure:
+            self._failures.append(f"{doing}: {type(failure).__name__}: {failure}")
+            if self._step is not None:
+                self._step.spoiled = True
+
+    def failures(self) -> list[str]:
+        """Return what has failed inside hooks since the last call."""
+        found, self._failures = self._failures, []
+        return found
+
+    def _take_weights(self, weights: Tensor, losses: Tensor) -> None:
         step, batch = self._step, self._batch
         # Backward passes of our own, inside the user's:
         with self.capture.receive(None), self._full_precision():

@@ -45,6 +45,8 @@ class Step:
     immediate: bool = False
     """Whether projections on the mean gradient were made at once, for want of another micro-batch."""
     entered: int = 0
+    spoiled: bool = False
+    """Whether something failed in the middle of a backward pass, so that nothing of the step can be trusted."""
 
     @property
     def examples(self) -> int:

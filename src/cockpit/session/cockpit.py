@@ -130,7 +130,7 @@ class Cockpit:
             watched = self._enter(losses)
             yield
         except BaseException:
-            self._engine.abandon()  # the user's exception is the news; nothing of this pass is kept
+            self._engine.interrupt()  # the user's exception is the news; nothing of this pass is kept
             raise
         else:
             if watched:
@@ -209,6 +209,8 @@ class Cockpit:
             self._optimizers.note_gradients()
             if self._optimizers.stepping:
                 self._engine.before_update()
+        for text in self._engine.failures():
+            self._recorder.failure(self.step, "", text)
 
     def _ready(self) -> bool:
         """Bring the step up to date before a backward pass; return whether there is anything to watch."""
@@ -271,7 +273,8 @@ class Cockpit:
         with self._guarded("finishing the step"):
             observed = self._engine.finish(moved=True) if self._engine.busy else self._engine.nothing()
         if observed is not None and (self._due or self._waiting):
-            self._record(observed)
+            with self._guarded("recording the step"):
+                self._record(observed)
         else:
             self._waiting, self._previous = [], None
             if self._due and not self._engine.begun:
