@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 
-from cockpit.store.inbox import Inbox
-from cockpit.store.record import Histogram, Record
+from cockpit.store.inbox import Inbox, count
+from cockpit.store.record import Column, Histogram, Histograms, Numbers, Record
 
 
 def test_a_full_buffer_drops_detail_first_and_counts() -> None:
@@ -49,3 +49,25 @@ def test_a_failed_attempt_loses_nothing() -> None:
     inbox.close()
     inbox.put((Record(1, "loss", 1.0),))  # too late
     assert inbox.wait(0) == (first, True)
+
+
+def test_columns_are_dropped_whole_and_counted_by_their_records() -> None:
+    inbox = Inbox(limit=100_000)
+    names = tuple(f"w{k}" for k in range(100))
+    hist = Histograms(names, np.zeros((100, 10), dtype=np.int64), np.arange(11.0))
+    given = 0
+    for step in range(100):
+        given += 100 + 101
+        inbox.put((Column(step, "h", parts=hist), Column(step, "p", 1.0, parts=Numbers(names, np.ones(100)))))
+    items, _ = inbox.wait(0)
+    kept = [item for row in items if isinstance(row, tuple) for item in row]
+    dropped = inbox.take_dropped()
+    assert dropped is not None
+    assert count(kept) + dropped.count == given
+    assert [item.name for item in kept if item.step == 2] == ["h", "p"]
+    assert [item.name for item in kept if item.step == 20] == ["p"]  # detail goes first
+    assert (dropped.first > 2, dropped.last) == (True, 99)
+    inbox.remove(len(items), count(kept))
+    inbox.put((Column(100, "h", parts=hist),))
+    assert len(inbox.wait(0)[0]) == 1
+    assert inbox.take_dropped() is None

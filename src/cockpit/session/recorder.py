@@ -6,26 +6,23 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from math import isfinite
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cockpit.engine.needs import individual_gradients
 from cockpit.engine.ranks import Ranks
 from cockpit.errors import CockpitError, Gap
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
+from cockpit.session.columns import COUPLED, columns
 from cockpit.store.folder import run_folder
-from cockpit.store.record import Event, Histogram, Record, Value
+from cockpit.store.record import Column, Event, Record
 from cockpit.store.run import Run
 from cockpit.store.writer import Writer
 from cockpit.version import __version__
-
-COUPLED = "batch_coupled: BatchNorm in training mode couples the examples; these are row contributions"
 
 
 class Recorder:
@@ -45,7 +42,11 @@ class Recorder:
         self.first = step or 0
         self._rewind: int | None = None
         self._writer: Writer | None = None
-        self._coverage: Mapping[str, tuple[str, str]] = {}
+        self._quantities = tuple(quantities)
+        self._names = {id(q): q.name for q in self._quantities}
+        self._coverage: Mapping[str, tuple[str, str]] = {}  # what was stored
+        self._covered: Mapping[str, tuple[str, str]] = {}  # what the marks below were made of
+        self._coupled: Mapping[str, str] | None = None
         self._said: set[tuple[str, str]] = set()
         if ranks is not None and ranks.rank > 0:
             return
@@ -66,22 +67,29 @@ class Recorder:
         coverage: Mapping[str, tuple[str, str]],
         following: Observation | None = None,
     ) -> None:
-        """Ask a quantity for its value of a step and write it; what it cannot say becomes a gap."""
-        o = replace(o, memory=memory, following=following)
-        rows = {n for n, (way, _) in coverage.items() if way == "row_contribution"}
+        """Ask a quantity for its value of a step and write it; what it cannot say becomes a gap.
+
+        The step may be an earlier one than that of the latest `step` or `event`. ``coverage`` is known again by its
+        identity: a mapping that has been handed over is not changed any more.
+        """
+        own = _given(o, memory, following)
+        step, name = o.step, self._names.get(id(quantity)) or quantity.name
+        found: list[Record | Column]
         try:
-            found = quantity.compute(o)
-            reading = found if isinstance(found, Reading) else Reading(found)
-            individual = any(individual_gradients(n) for n in quantity.request(memory, o.step))
-            records = list(_records(quantity.name, o.step, reading, rows if individual else set()))
+            value = quantity.compute(own)
+            reading = value if isinstance(value, Reading) else Reading(value)
+            marks = self._marks(coverage)
+            if marks is not None and not any(map(individual_gradients, quantity.request(memory, step))):
+                marks = None
+            found = columns(step, name, reading, marks)
         except Gap as gap:
-            records = [Record(o.step, quantity.name, float("nan"), status=str(gap))]
+            found = [Column(step, name, float("nan"), str(gap))]
         except Exception as failure:
             text = f"failed: {type(failure).__name__}: {failure}"
-            self.failure(o.step, quantity.name, text)
-            records = [Record(o.step, quantity.name, float("nan"), status=text)]
+            self.failure(step, name, text)
+            found = [Column(step, name, float("nan"), text)]
         if (writer := self._ready()) is not None:
-            writer.write(records)
+            writer.write(found)
 
     @contextmanager
     def guarded(self, step: int, name: str) -> Iterator[None]:
@@ -102,16 +110,17 @@ class Recorder:
         writer = self._ready()
         if writer is None:
             return
-        rates = {f"group_{k}": lr for k, lr in enumerate(learning_rates)} if len(learning_rates) > 1 else {}
-        writer.write(
-            [Record(step, "learning_rate", learning_rates[0])]
-            + [Record(step, "learning_rate", lr, scope) for scope, lr in rates.items()]
-        )
+        rates: list[Record | Column] = [Column(step, "learning_rate", learning_rates[0])]
+        if len(learning_rates) > 1:
+            rates += [Record(step, "learning_rate", r, f"group_{k}") for k, r in enumerate(learning_rates)]
+        writer.write(rates)
         for kind, text in notes:
             self.event(step, kind, text)
-        if coverage != self._coverage:
-            self._coverage = dict(coverage)
-            writer.set_meta({"coverage": {n: {"way": w, "reason": r} for n, (w, r) in coverage.items()}})
+        if coverage is not self._coverage:
+            if coverage != self._coverage:
+                words = {n: {"way": way, "reason": reason} for n, (way, reason) in coverage.items()}
+                writer.set_meta({"coverage": words})
+            self._coverage = coverage
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the user's own numbers."""
@@ -137,8 +146,12 @@ class Recorder:
 
     def assume(self, text: str) -> None:
         """Store an assumption that the values rest on."""
+        self.note({"assumption": text})
+
+    def note(self, meta: Mapping[str, Any]) -> None:
+        """Store something about the run as a whole."""
         if self._writer is not None:
-            self._writer.set_meta({"assumption": text})
+            self._writer.set_meta(dict(meta))
 
     def rewind(self, step: int) -> None:
         """Continue the run from a step; what was recorded at or beyond it is superseded.
@@ -146,6 +159,15 @@ class Recorder:
         Nothing is taken away before the first new record comes: a checkpoint may yet be loaded.
         """
         self._rewind = step
+
+    def _marks(self, coverage: Mapping[str, tuple[str, str]]) -> Mapping[str, str] | None:
+        """Return the statuses of parameters of which only row contributions are known, None where there are none."""
+        if coverage is not self._covered:
+            if coverage != self._covered:
+                coupled = {n: COUPLED for n, (way, _) in coverage.items() if way == "row_contribution"}
+                self._coupled = coupled or None
+            self._covered = coverage
+        return self._coupled
 
     def _ready(self) -> Writer | None:
         """Return the writer, rewound if that is due (None on ranks that do not write)."""
@@ -163,38 +185,11 @@ class Recorder:
             self._writer.close()
 
 
-def _records(name: str, step: int, reading: Reading, rows: set[str]) -> Iterator[Record]:
-    """Turn a reading into records; ``rows`` are parameters of which only row contributions are known."""
-    entries: list[tuple[str, str, object, str]] = []
-    if reading.value is not None:
-        status = COUPLED if rows and reading.status == "ok" else reading.status
-        entries.append((name, "", reading.value, status))
-    for scope, value in reading.by_parameter.items():
-        entries.append((name, scope, value, COUPLED if scope in rows else "ok"))
-    for key, found in reading.more.items():
-        for scope, number in (found if isinstance(found, Mapping) else {"": found}).items():
-            entries.append((f"{name}.{key}", scope, number, ""))
-    plain = _plain([value for _, _, value, _ in entries])
-    for (label, scope, _, status), stored in zip(entries, plain, strict=True):
-        if status in ("ok", COUPLED) and isinstance(stored, float) and not isfinite(stored):
-            status = "nonfinite: the value is NaN or infinite"
-        yield Record(step, label, stored, scope, status or "ok")
-
-
-def _plain(values: Sequence[object]) -> list[Value]:
-    """Turn values into plain ones, all numbers on a device with one transfer."""
-    tensors = [v for v in values if isinstance(v, Tensor) and not v.ndim]
-    device = tensors[0].device if tensors else torch.device("cpu")
-    numbers: Iterator[float] = iter(
-        torch.stack([t.detach().double().to(device) for t in tensors]).tolist() if tensors else []
-    )
-    plain: list[Value] = []
-    for value in values:
-        if isinstance(value, Tensor):
-            plain.append(value.detach().double().cpu().numpy() if value.ndim else next(numbers))
-        else:
-            plain.append(value if isinstance(value, Histogram) else float(value))  # type: ignore[arg-type]
-    return plain
+def _given(o: Observation, memory: Memory, following: Observation | None) -> Observation:
+    """Return an observation with two fields replaced; `dataclasses.replace` takes five times as long."""
+    own = object.__new__(type(o))
+    own.__dict__.update(o.__dict__, memory=memory, following=following)
+    return own
 
 
 def _meta(

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from cockpit.store.codec import (
-    pack_floats,
-    pack_status,
-    pack_steps,
-    unpack_floats,
-    unpack_status,
-    unpack_steps,
-)
+from cockpit.store.codec import Floats, Ints, pack_floats, pack_steps, unpack_steps
 from cockpit.store.points import Points
+from cockpit.store.status import Status, unpack_status
 
 FULL = 4096
 """A chunk with so many points is left alone."""
+
+BAND = 32
+"""So many step rows are turned into columns at once."""
 
 SMALL_CHUNKS = 16
 """So many chunks at the end of a series that are not full are merged into one."""
@@ -102,16 +100,23 @@ COLUMNS = "steps, first_step, last_step, count, data, status"
 
 def unpack(row: Sequence[Any]) -> Points:
     """Return the points of a row of ``COLUMNS``."""
+    steps, values = np.empty(row[3], np.int64), np.empty(row[3])
+    return Points(steps, values, unpack_into(row, steps, values))
+
+
+def unpack_into(row: Sequence[Any], into_steps: Ints, into_values: Floats) -> Status:
+    """Put the points of a row of ``COLUMNS`` into arrays and return their statuses."""
     steps, first, last, count, data, status = row
-    return Points(unpack_steps(steps, first, last, count), unpack_floats(data), unpack_status(status))
+    into_steps[:] = unpack_steps(steps, first, last, count)
+    into_values[:] = np.frombuffer(data, dtype=">f8")
+    return unpack_status(status, count)
 
 
 def _pack(points: Points) -> Row:
     """Return the values of ``COLUMNS``."""
     steps = points.steps
     first, last = int(steps[0]), int(steps[-1])
-    status = pack_status(points.status.items())
-    return pack_steps(steps), first, last, len(steps), pack_floats(points.values), status
+    return pack_steps(steps), first, last, len(steps), pack_floats(points.values), points.status.packed()
 
 
 class _Group:
@@ -120,29 +125,50 @@ class _Group:
     def __init__(self, db: sqlite3.Connection, layout: int, series: list[int]):
         found = db.execute(
             "SELECT id, step, data, status FROM step_row WHERE layout = ? ORDER BY id", (layout,)
-        )
+        ).fetchall()
         order, steps, data, status = zip(*found, strict=True)
         self.series = series
         self.columns = {number: position for position, number in enumerate(series)}
         self.order = np.array(order, dtype=np.int64)
         self._steps = np.array(steps, dtype=np.int64)
-        self._table = np.ascontiguousarray(np.frombuffer(b"".join(data), ">f8").reshape(len(order), -1).T)
-        self._status: dict[int, dict[int, str]] = defaultdict(dict)
-        for k, text in enumerate(status):
-            for position, word in unpack_status(text).items():
-                self._status[position][k] = word
+        self._table = np.empty((len(series), len(data)), dtype=">f8")
+        for k in range(0, len(data), BAND):  # in pieces: NumPy keeps the training thread waiting meanwhile
+            band = np.frombuffer(b"".join(data[k : k + BAND]), ">f8")
+            self._table[:, k : k + BAND] = band.reshape(-1, len(series)).T
+        self._codes, self._words = _transposed(status, len(series))
 
     def points(self, series: int) -> Points:
         """Return the points of one series, in the order of writing."""
         position = self.columns[series]
-        return Points(self._steps, self._table[position].astype(np.float64), self._status.get(position, {}))
+        return Points(self._steps, self._table[position].astype(np.float64), self._status(position))
 
     def plain_rows(self, uses: Counter[int]) -> Iterator[tuple[int, *Row]]:
-        """Yield (series, chunk) of the series that need no thought: in this layout only, in order, all ok."""
+        """Yield (series, chunk) of the series that need no thought: in this layout only, and in order."""
         if not bool((np.diff(self._steps) > 0).all()):
             return
         steps, first, last = pack_steps(self._steps), int(self._steps[0]), int(self._steps[-1])
+        texts: dict[bytes, str | None] = {}  # most series have the same statuses: none, or one at every step
         for position, series in enumerate(self.series):
-            if uses[series] == 1 and position not in self._status:
-                data = self._table[position].tobytes()
-                yield series, steps, first, last, len(self._steps), data, None
+            if uses[series] == 1:
+                text = None
+                if self._codes is not None:
+                    key = self._codes[position].tobytes()
+                    text = (
+                        texts[key] if key in texts else texts.setdefault(key, self._status(position).packed())
+                    )
+                yield series, steps, first, last, len(self._steps), self._table[position].tobytes(), text
+
+    def _status(self, position: int) -> Status:
+        return Status() if self._codes is None else Status(self._codes[position], self._words)
+
+
+def _transposed(
+    rows: Sequence[str | None], width: int
+) -> tuple[npt.NDArray[np.int32] | None, tuple[str, ...]]:
+    """Return codes [width, rows] of the statuses of rows, and their words."""
+    texts = {text: k for k, text in enumerate(dict.fromkeys(rows))}
+    joined = Status.join([(unpack_status(text, width), width) for text in texts])
+    if joined.codes is None:
+        return None, ()
+    codes = joined.codes.reshape(len(texts), width)[[texts[text] for text in rows]]
+    return np.ascontiguousarray(codes.T), joined.words

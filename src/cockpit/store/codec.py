@@ -1,4 +1,4 @@
-"""How values become bytes and text in the file, and back: numbers, steps, statuses, arrays, histograms.
+"""How values become bytes and text in the file, and back: numbers, steps, arrays, edges.
 
 The formats are those that ``schema.sql`` documents; nothing here knows SQL, and nothing is pickled.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cockpit.store.record import Histogram
+from cockpit.store.record import Edges
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -33,30 +33,32 @@ def pack_steps(steps: Ints) -> bytes | None:
     """Return int64 in network byte order, or None where the first, the last and their number say it all."""
     if len(steps) < 3 or not np.ptp(np.diff(steps)):
         return None
-    return steps.astype(">i8").tobytes()
+    return pack_ints(steps)
 
 
 def unpack_steps(data: bytes | None, first: int, last: int, count: int) -> Ints:
     """Undo `pack_steps`."""
     if data is not None:
-        return np.frombuffer(data, dtype=">i8").astype(np.int64)
+        return unpack_ints(data)
     stride = (last - first) // (count - 1) if count > 1 else 1
     return np.arange(count, dtype=np.int64) * stride + first
 
 
-def pack_status(status: Iterable[tuple[int, str]]) -> str | None:
-    """Return JSON {status: [positions]} of the statuses that are not ok, None where all are."""
-    positions: dict[str, list[int]] = {}
-    for position, text in status:
-        positions.setdefault(text, []).append(position)
-    return json.dumps(positions, separators=(",", ":")) if positions else None
+def pack_ints(values: Ints) -> bytes:
+    """Return int64 in network byte order."""
+    return values.astype(">i8").tobytes()
 
 
-def unpack_status(text: str | None) -> dict[int, str]:
-    """Return {position: status} of the statuses that are not ok."""
-    if text is None:
-        return {}
-    return {position: status for status, positions in json.loads(text).items() for position in positions}
+def unpack_ints(data: bytes) -> Ints:
+    """Undo `pack_ints`."""
+    return np.frombuffer(data, dtype=">i8").astype(np.int64)
+
+
+def narrow(counts: Ints) -> npt.NDArray[Any]:
+    """Return counts in the smallest type that holds them all."""
+    if not counts.size or counts.min() < 0:
+        return counts
+    return counts.astype(np.min_scalar_type(int(counts.max())))
 
 
 def pack_array(values: npt.NDArray[Any]) -> tuple[str, str, bytes]:
@@ -73,10 +75,9 @@ def unpack_array(dtype: str, shape: str, data: bytes) -> npt.NDArray[Any]:
     return values.astype(values.dtype.newbyteorder("="))
 
 
-def pack_edges(histogram: Histogram) -> tuple[bytes, ...]:
+def pack_edges(edges: Edges) -> tuple[bytes, ...]:
     """Return the edges of one or two axes."""
-    axes = histogram.edges if isinstance(histogram.edges, tuple) else (histogram.edges,)
-    return tuple(pack_floats(axis) for axis in axes)
+    return tuple(pack_floats(axis) for axis in (edges if isinstance(edges, tuple) else (edges,)))
 
 
 def pack_json(value: Any) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cockpit.store.record import Event, Histogram, Record
+from cockpit.store.record import Column, Event, Histogram, Histograms, Numbers, Record
 
 LIMIT = 256 * 2**20
 RECORD = 250
-"""How many bytes may wait, and what one record costs: the object, its fields, its place in a list."""
+"""How many bytes may wait, and what one record or column costs: the object, its fields, its place in a list."""
+
+PLAIN = (float, Numbers, type(None))
+"""What a column of numbers is made of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +41,7 @@ class Noted:
     data: str
 
 
-Item = tuple[Record, ...] | Noted | Meta | Rewind
+Item = tuple[Record | Column, ...] | Noted | Meta | Rewind
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,12 @@ class Inbox:
 
     def __init__(self, limit: int = LIMIT):
         self._limit = limit
-        self._items: deque[tuple[Item, int]] = deque()
+        self._mark = limit // 8  # that much in one interval is worth a transaction of its own
+        self._items: deque[Item] = deque()
+        self._sizes: deque[int] = deque()  # not pairs of both: they would be one more object for each item
         self._size = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered again by a signal handler that flushes or closes
+        self._changed = threading.Condition(self._lock)
         self._hurry = False
         self._closed = False
         self._given = self._done = 0  # items put in and taken out for good, ever
@@ -73,48 +79,56 @@ class Inbox:
 
     def put(self, item: Item) -> None:
         """Add an item; never waits for the disk."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             size = RECORD
-            if isinstance(item, tuple):
+            if type(item) is tuple:
                 item, size = self._admit(item)
-            self._items.append((item, size))
+            self._items.append(item)
+            self._sizes.append(size)
             self._given += 1
-            mark = self._limit // 8  # that much in one interval is worth a transaction of its own
-            if self._size <= mark < self._size + size:
+            if self._size <= self._mark < self._size + size:
                 self._hurry = True
                 self._changed.notify_all()
             self._size += size
 
-    def _admit(self, records: tuple[Record, ...]) -> tuple[tuple[Record, ...], int]:
-        """Return the records there is room for, and their size."""
-        free, taken, size = self._limit - self._size, [], 0
-        if len(records) * RECORD <= free and all(type(record.value) is float for record in records):
-            return records, len(records) * RECORD  # the usual case, without looking at each
-        for record in records:
-            detail = _detail(record)
-            cost = size + RECORD + detail
-            if cost > (free - self._limit // 2 if detail else free):
-                self.drop(Dropped(1, record.step, record.step))
+    def _admit(self, items: tuple[Record | Column, ...]) -> tuple[tuple[Record | Column, ...], int]:
+        """Return the records and columns there is room for, and their size."""
+        free, size = self._limit - self._size, 0
+        for (
+            item
+        ) in items:  # nearly always all are columns of numbers, and there is room: keep that path short
+            if type(item) is not Column or type(item.value) not in PLAIN or type(item.parts) not in PLAIN:
+                break
+            size += RECORD if item.parts is None else RECORD + 8 * len(item.parts.names)
+        else:
+            if size <= free:
+                return items, size
+        taken: list[Record | Column] = []
+        size = 0
+        for item in items:
+            cost, detail = _cost(item)
+            if size + cost > (free - self._limit // 2 if detail else free):
+                self.drop(dropped((item,)))
                 continue
             if detail and isinstance(
-                record.value, np.ndarray
+                item.value, np.ndarray
             ):  # it may be a view of what training changes next
-                record = replace(record, value=record.value.copy())
-            taken.append(record)
-            size = cost
+                item = replace(item, value=item.value.copy())
+            taken.append(item)
+            size += cost
         return tuple(taken), size
 
-    def drop(self, dropped: Dropped | None) -> None:
+    def drop(self, lost: Dropped | None) -> None:
         """Count records that will not be written."""
-        with self._changed:
-            if dropped is not None:
-                self._dropped = dropped if self._dropped is None else self._dropped + dropped
+        with self._lock:
+            if lost is not None:
+                self._dropped = lost if self._dropped is None else self._dropped + lost
 
     def take_dropped(self) -> Dropped | None:
         """Return what was dropped since the last call."""
-        with self._changed:
+        with self._lock:
             dropped, self._dropped = self._dropped, None
             return dropped
 
@@ -123,29 +137,30 @@ class Inbox:
 
         The items stay until `remove` is called, so a failed attempt loses nothing.
         """
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._hurry, seconds)
             self._hurry = False
-            return [item for item, _ in self._items], self._closed
+            return list(self._items), self._closed
 
     def remove(self, count: int, records: int) -> None:
         """Take the oldest items out for good: written, or given up; ``records`` of them are on disk."""
-        with self._changed:
+        with self._lock:
             for _ in range(count):
-                self._size -= self._items.popleft()[1]
+                self._items.popleft()
+                self._size -= self._sizes.popleft()
             self._done += count
             self.acknowledged += records
             self._changed.notify_all()
 
     def close(self) -> None:
         """Take nothing more, and ask for the rest to be written now."""
-        with self._changed:
+        with self._lock:
             self._closed = self._hurry = True
             self._changed.notify_all()
 
     def flush(self, timeout: float | None) -> bool:
         """Ask for everything so far to be written; wait for it and return whether it was."""
-        with self._changed:
+        with self._lock:
             goal = self._given
             if self._done >= goal:
                 return True
@@ -154,9 +169,30 @@ class Inbox:
             return self._changed.wait_for(lambda: self._done >= goal, timeout)
 
 
-def _detail(record: Record) -> int:
-    """Return the bytes of a record's array or histogram; 0 for a number."""
-    value = getattr(record, "value", None)
+def count(items: Iterable[object]) -> int:
+    """Return how many records there are, those in columns counted one by one."""
+    return sum(len(item) if isinstance(item, Column) else 1 for item in items)
+
+
+def dropped(items: tuple[object, ...]) -> Dropped | None:
+    """Return what is lost with these records and columns."""
+    steps = [step for item in items if isinstance(step := getattr(item, "step", None), int)]
+    return Dropped(count(items), min(steps, default=0), max(steps, default=0)) if items else None
+
+
+def _cost(item: Record | Column) -> tuple[int, bool]:
+    """Return the bytes an item takes, and whether arrays or histograms are among them."""
+    cost, detail = RECORD, False
+    if type(item) is Column and (parts := item.parts) is not None:
+        if isinstance(parts, Histograms):
+            cost, detail = cost + int(parts.counts.nbytes), True
+        else:
+            cost += 8 * len(parts.names)
+    value = getattr(item, "value", None)
+    if type(value) is float or value is None:
+        return cost, detail
     if isinstance(value, Histogram):
-        return int(value.counts.nbytes) + 1
-    return int(value.nbytes) + 1 if isinstance(value, np.ndarray) and value.ndim else 0
+        return cost + int(value.counts.nbytes), True
+    return (
+        (cost + int(value.nbytes), True) if isinstance(value, np.ndarray) and value.ndim else (cost, detail)
+    )

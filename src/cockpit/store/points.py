@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from cockpit.store.codec import Floats, Ints
+from cockpit.store.status import Status
 
 
 class Points(NamedTuple):
-    """Steps, values, and the statuses that are not ok by position."""
+    """Steps, values and statuses."""
 
     steps: Ints
     values: Floats
-    status: Mapping[int, str]
+    status: Status
 
     @staticmethod
     def join(parts: list[Points]) -> Points:
@@ -24,25 +24,17 @@ class Points(NamedTuple):
             return parts[0]
         steps = np.concatenate([part.steps for part in parts])
         values = np.concatenate([part.values for part in parts])
-        status, offset = {}, 0
-        for part in parts:
-            status.update({position + offset: text for position, text in part.status.items()})
-            offset += len(part.steps)
+        status = Status.join([(part.status, len(part.steps)) for part in parts])
         return Points(steps, values, status)
 
     def take(self, kept: Ints) -> Points:
         """Return the points at the positions given."""
-        status = {}
-        if self.status:
-            found = np.flatnonzero(np.isin(kept, np.fromiter(self.status, dtype=np.int64)))
-            status = {int(new): self.status[int(kept[new])] for new in found}
-        return Points(self.steps[kept], self.values[kept], status)
+        return Points(self.steps[kept], self.values[kept], self.status.take(kept))
 
     def since(self, step: int) -> Points:
         """Return the points from a step on; they must be sorted."""
         start = int(np.searchsorted(self.steps, step))
-        status = {position - start: text for position, text in self.status.items() if position >= start}
-        return Points(self.steps[start:], self.values[start:], status)
+        return Points(self.steps[start:], self.values[start:], self.status.take(slice(start, None)))
 
     def sorted(self) -> Points:
         """Return the points by ascending step; of several with one step, the last."""

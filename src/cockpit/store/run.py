@@ -15,14 +15,20 @@ import numpy as np
 from cockpit.errors import CockpitError
 from cockpit.store.database import FILE, reading
 from cockpit.store.life import Life, life
-from cockpit.store.read import read_arrays, read_numbers
+from cockpit.store.read import read_numbers
+from cockpit.store.read_arrays import read_arrays
 from cockpit.store.record import Event
 from cockpit.store.series import Series, extremes, pandas
+from cockpit.store.status import Texts
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Run", "Series", "find_runs"]
+
+
+_STEPS = (("last_step", "chunk"), ("step", "step_row"), ("step", "array"), ("step", "block"))
+"""Where the last steps of everything are."""
 
 
 class Run:
@@ -82,9 +88,7 @@ class Run:
                 return Series(name, scope, steps, values, status)
         if points is not None:
             numbers = numbers.take(extremes(numbers.values, points))
-        words = ["ok"] * len(numbers.steps)
-        for position, word in numbers.status.items():
-            words[position] = word
+        words = Texts(numbers.status, len(numbers.steps))
         return Series(name, scope, numbers.steps, numbers.values, words)
 
     @property
@@ -122,11 +126,11 @@ class Run:
             numbers = len(read_numbers(db, found[0], -(2**63)).steps) if found else 0
             rows = db.execute("SELECT count(DISTINCT step) FROM step_row").fetchone()[0]
             arrays = db.execute(
-                "SELECT max(n) FROM (SELECT count(*) AS n FROM array GROUP BY series)"
+                "SELECT max(n) FROM (SELECT count(*) AS n FROM array GROUP BY series "
+                "UNION ALL SELECT count(*) FROM block GROUP BY layout)"
             ).fetchone()[0]
             ends = [
-                db.execute(f"SELECT max({column}) FROM {table}").fetchone()[0]
-                for column, table in (("last_step", "chunk"), ("step", "step_row"), ("step", "array"))
+                db.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] for column, table in _STEPS
             ]
         return max(numbers, rows, arrays or 0), max((end for end in ends if end is not None), default=None)
 

@@ -1,7 +1,7 @@
 -- The file of one run, run.db (SQLite). docs/store.md explains it with examples for the sqlite3 shell.
 --
 -- Every number is in network byte order (big-endian), so that the shell's ieee754_from_blob() can read it.
--- Points of a series lie, in the order of writing, in: chunk (by id), step_row (by id), array (by id).
+-- Points of a series lie, in the order of writing, in: chunk (by id), step_row (by id), array and block (by id).
 -- Where several of them have the same step, the one written last counts.
 
 PRAGMA application_id = 0x434B5054; -- "CKPT": this is a run of Cockpit
@@ -27,11 +27,11 @@ CREATE TABLE series (
   id    INTEGER PRIMARY KEY,           -- in the order of first appearance
   name  TEXT NOT NULL,                 -- quantity, for example grad_norm
   scope TEXT NOT NULL,
-  kind  TEXT NOT NULL CHECK (kind IN ('number', 'array')), -- array: its newer points are in the table array
+  kind  TEXT NOT NULL CHECK (kind IN ('number', 'array')), -- array: its newer points are in array and block
   UNIQUE (name, scope)
 );
 
--- Which series a step_row holds, in order: a JSON list of series ids.
+-- Which series a step_row or a block holds, in order: a JSON list of series ids.
 CREATE TABLE layout (
   id     INTEGER PRIMARY KEY,
   series TEXT NOT NULL UNIQUE
@@ -43,7 +43,7 @@ CREATE TABLE step_row (
   step   INTEGER NOT NULL,
   layout INTEGER NOT NULL REFERENCES layout (id),
   data   BLOB NOT NULL,                -- float64, one for each series of the layout
-  status TEXT                          -- NULL: all ok; else JSON {status: [positions in the layout, from 0]}
+  status TEXT                          -- NULL: all ok; else JSON {status: [positions in the layout, from 0, or [first, last]]}
 );
 
 -- Older numbers, one row for hundreds or thousands of points of one series: fast to read.
@@ -55,7 +55,7 @@ CREATE TABLE chunk (
   count      INTEGER NOT NULL,
   steps      BLOB,                     -- NULL: evenly spaced from first_step to last_step; else int64, ascending
   data       BLOB NOT NULL,            -- float64
-  status     TEXT                      -- NULL: all ok; else JSON {status: [positions, from 0]}
+  status     TEXT                      -- NULL: all ok; else JSON {status: [positions, from 0, or [first, last]]}
 );
 CREATE INDEX chunk_series ON chunk (series, id, last_step, count);
 
@@ -67,7 +67,7 @@ CREATE TABLE edges (
 
 -- Arrays and histograms, one row each. Also the numbers (gaps) of a series whose other values are arrays.
 CREATE TABLE array (
-  id        INTEGER PRIMARY KEY,       -- order of writing
+  id        INTEGER PRIMARY KEY,       -- order of writing, in one sequence with block
   series    INTEGER NOT NULL REFERENCES series (id),
   step      INTEGER NOT NULL,
   kind      TEXT NOT NULL CHECK (kind IN ('number', 'array', 'histogram')),
@@ -83,6 +83,21 @@ CREATE TABLE array (
   status    TEXT NOT NULL DEFAULT 'ok'
 );
 CREATE INDEX array_series ON array (series, step);
+
+-- Histograms of many series (all parameters) at one step, with the same edges.
+CREATE TABLE block (
+  id      INTEGER PRIMARY KEY,         -- order of writing, in one sequence with array
+  layout  INTEGER NOT NULL REFERENCES layout (id),
+  step    INTEGER NOT NULL,
+  dtype   TEXT NOT NULL,               -- of data, as NumPy writes it: '>u2' is uint16
+  shape   TEXT NOT NULL,               -- JSON list: how many series, then the shape of each one's counts
+  data    BLOB NOT NULL,               -- zlib stream of the counts, series after series
+  edges   INTEGER NOT NULL REFERENCES edges (id),
+  edges_2 INTEGER REFERENCES edges (id),
+  outside BLOB NOT NULL,               -- int64: underflow, overflow, nan, inf of every series
+  status  TEXT                         -- NULL: all ok; else as in step_row
+);
+CREATE INDEX block_layout ON block (layout, step);
 
 -- What happened: gaps, skipped steps, lost records, a rewind.
 CREATE TABLE event (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ class Series:
     scope: str
     steps: Ints
     values: Floats | list[Value]
-    status: list[str]
+    status: Sequence[str]
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -51,7 +52,7 @@ class Series:
         """Return a DataFrame with the columns value and status, indexed by step."""
         values = self.values if isinstance(self.values, np.ndarray) else list(self.values)
         index = pandas().Index(self.steps, name="step")
-        frame: pd.DataFrame = pandas().DataFrame({"value": values, "status": self.status}, index=index)
+        frame: pd.DataFrame = pandas().DataFrame({"value": values, "status": list(self.status)}, index=index)
         return frame
 
 

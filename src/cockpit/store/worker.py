@@ -14,8 +14,8 @@ from pathlib import Path
 from cockpit.errors import CockpitError
 from cockpit.store.codec import pack_json
 from cockpit.store.database import FILE, close_for_good, open_to_write
-from cockpit.store.inbox import Dropped, Inbox, Item, Meta, Noted, Rewind
-from cockpit.store.record import Event, Record
+from cockpit.store.inbox import Dropped, Inbox, Item, Meta, Noted, Rewind, count, dropped
+from cockpit.store.record import Column, Event, Record
 from cockpit.store.tables import Tables
 
 INTERVAL = 0.4
@@ -59,7 +59,7 @@ def work(inbox: Inbox, trouble: Trouble, folder: Path) -> None:
         except Exception as error:  # a fault of ours: give these items up rather than fail for ever
             trouble.note(f"{type(error).__name__}: {error}; {len(items)} batches of records are lost")
             desk.leave()
-            inbox.drop(_all_dropped(items))
+            inbox.drop(dropped(tuple(chain.from_iterable(item for item in items if isinstance(item, tuple)))))
             inbox.remove(len(items), 0)
         desk.tidy()
     desk.end()
@@ -85,13 +85,13 @@ class Desk:
         if self._db is None:
             self._enter()
         if items:
-            dropped = self._inbox.take_dropped()
+            lost = self._inbox.take_dropped()
             try:
                 with self._transaction():
                     written = self._put(items)
-                    self._report(dropped)
+                    self._report(lost)
             except BaseException:
-                self._inbox.drop(dropped)  # not on record yet
+                self._inbox.drop(lost)  # not on record yet
                 raise
             self._inbox.remove(len(items), written)
         elif time.monotonic() - self._alive > HEARTBEAT:
@@ -153,7 +153,7 @@ class Desk:
     def _put(self, items: list[Item]) -> int:
         """Put items into the tables in order; return how many records that were."""
         written = 0
-        run: list[tuple[Record, ...]] = []
+        run: list[tuple[Record | Column, ...]] = []
         for item in [*items, None]:
             if isinstance(item, tuple):
                 run.append(item)
@@ -169,24 +169,20 @@ class Desk:
                 self._tables.rewind(item.step)
         return written
 
-    def _put_records(self, run: list[tuple[Record, ...]]) -> int:
-        refused = self._tables.put(chain.from_iterable(run))
+    def _put_records(self, run: list[tuple[Record | Column, ...]]) -> int:
+        items = list(chain.from_iterable(run))
+        refused = self._tables.put(items)
         if refused:
             text = f"{len(refused)} records cannot be stored, for example {refused[0]}"
             self._tables.put_event(Event(0, "refused", text), pack_json({"records": refused[:10]}))
             self._trouble.note(text)
-        return sum(map(len, run)) - len(refused)
+        return count(items) - len(refused)
 
-    def _report(self, dropped: Dropped | None) -> None:
-        if dropped is not None:
-            text = f"{dropped.count} records were lost: the disk did not take them and the buffer was full"
-            data = {"records": dropped.count, "first_step": dropped.first, "last_step": dropped.last}
-            self._tables.put_event(Event(dropped.last, "dropped", text), pack_json(data))
-
-
-def _all_dropped(items: list[Item]) -> Dropped | None:
-    steps = [record.step for item in items if isinstance(item, tuple) for record in item]
-    return Dropped(len(steps), min(steps), max(steps)) if steps else None
+    def _report(self, lost: Dropped | None) -> None:
+        if lost is not None:
+            text = f"{lost.count} records were lost: the disk did not take them and the buffer was full"
+            data = {"records": lost.count, "first_step": lost.first, "last_step": lost.last}
+            self._tables.put_event(Event(lost.last, "dropped", text), pack_json(data))
 
 
 def _identity(path: Path) -> tuple[int, int]:

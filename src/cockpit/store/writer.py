@@ -18,7 +18,7 @@ from typing import Any
 from cockpit.store.codec import pack_json
 from cockpit.store.database import refuse_foreign
 from cockpit.store.inbox import Inbox, Meta, Noted, Rewind
-from cockpit.store.record import Event, Record
+from cockpit.store.record import Column, Event, Record
 from cockpit.store.worker import Trouble, work
 
 
@@ -53,8 +53,8 @@ class Writer:
         """How many records are committed to the file."""
         return self._inbox.acknowledged
 
-    def write(self, records: Iterable[Record]) -> None:
-        """Hand over records; of several with the same step, name and scope the last one counts."""
+    def write(self, records: Iterable[Record | Column]) -> None:
+        """Hand over records and columns; of several with the same step, name and scope the last one counts."""
         if self._forked():
             return
         try:

@@ -1,0 +1,93 @@
+"""From a reading to what is stored: one column for each name, statuses in place, everything in plain memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cockpit.quantities.quantity import Reading
+from cockpit.store.record import NONFINITE, Column, Histogram, Histograms, Numbers, Record
+
+COUPLED = "batch_coupled: BatchNorm in training mode couples the examples; these are row contributions"
+
+READY = (float, Numbers, Histograms, Histogram, type(None))
+"""What needs no conversion."""
+
+
+def columns(step: int, name: str, reading: Reading, marks: Mapping[str, str] | None) -> list[Record | Column]:
+    """Return a reading as it is stored.
+
+    Args:
+        step: the step it belongs to.
+        name: of the quantity.
+        reading: what the quantity returned.
+        marks: the statuses of parameters of which only row contributions are known; None where there are none.
+    """
+    value, parts, more, status = reading.value, reading.by_parameter, reading.more, reading.status
+    if more or type(value) not in READY or (type(parts) not in READY and parts):
+        value, parts, more = _plain(value, parts, more)
+    if status == "ok" and marks is not None:
+        status = COUPLED
+    if type(value) is float and (status == "ok" or status == COUPLED) and not isfinite(value):
+        status = NONFINITE
+    found: list[Record | Column]
+    if type(parts) is Numbers or type(parts) is Histograms:
+        found = [Column(step, name, value, status, parts, marks)]  # type: ignore[arg-type]
+    else:
+        found = [Column(step, name, value, status)]  # type: ignore[arg-type]
+        if parts:
+            found += _parts(step, name, parts, marks, checked=True)
+    for key, further in more.items():
+        if isinstance(further, Mapping):
+            found += _parts(step, f"{name}.{key}", further, None, checked=False)
+        else:
+            found.append(Column(step, f"{name}.{key}", further))  # type: ignore[arg-type]
+    return found
+
+
+def _parts(
+    step: int, name: str, parts: Mapping[str, Any], marks: Mapping[str, str] | None, checked: bool
+) -> Iterator[Record | Column]:
+    """Put the numbers of a mapping into one column; what else is in it stays by itself."""
+    if isinstance(parts, Numbers | Histograms):
+        yield Column(step, name, parts=parts, marks=marks, checked=checked)
+        return
+    numbers = {scope: value for scope, value in parts.items() if isinstance(value, float)}
+    if numbers:
+        together = Numbers(tuple(numbers), list(numbers.values()))
+        yield Column(step, name, parts=together, marks=marks, checked=checked)
+    for scope, value in parts.items():
+        if scope not in numbers:
+            yield Record(step, name, value, scope, (marks or {}).get(scope, "ok"))
+
+
+def _plain(*values: Any) -> tuple[Any, ...]:
+    """Turn numbers, also those in mappings, into floats and tensors into arrays; all numbers with one transfer."""
+    tensors = [leaf for leaf in _leaves(values) if isinstance(leaf, Tensor) and not leaf.ndim]
+    device = tensors[0].device if tensors else torch.device("cpu")
+    numbers: Iterator[float] = iter(
+        torch.stack([t.detach().double().to(device) for t in tensors]).tolist() if tensors else []
+    )
+
+    def plain(value: Any) -> Any:
+        if type(value) in READY:
+            return value
+        if isinstance(value, Mapping):
+            return {key: plain(part) for key, part in value.items()}
+        if isinstance(value, Tensor):
+            return value.detach().double().cpu().numpy() if value.ndim else next(numbers)
+        return float(value)
+
+    return tuple(plain(value) for value in values)
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, Mapping) and type(value) not in READY:
+            yield from _leaves(value.values())
+        else:
+            yield value
