@@ -1,0 +1,127 @@
+/* Exact histograms of float32 and float64 values in uniform bins, flat and of outer products.
+ *
+ * A value's row is the number of thresholds at or below it: 0 under the range, 1..bins the bins, bins+1 over it; rows
+ * bins+2 and bins+3 hold NaN and infinite values. A threshold is the smallest number of the values' type that is not
+ * below an edge (above, for the last edge: the last bin is closed), so comparing with thresholds is comparing with the
+ * float64 edges. out[row * columns + column] is incremented; it is int64 [(bins + 4) * columns].
+ *
+ * Rounding must be that of IEEE arithmetic in the type at hand: no contraction to fused operations, no wider
+ * registers, no reordering of sums. The flags say so, and the next lines insist.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if FLT_EVAL_METHOD != 0 || defined(__FAST_MATH__)
+#error "floating-point arithmetic must round to its own type"
+#endif
+
+/* How a value's row is guessed: floor(x * scale) in twice the precision, floor((x - pivot) * scale) in float64, or the
+ * latter, then corrected by one up or down. The first needs an edge at zero. */
+enum { FUSED, PLAIN, CORRECTED };
+
+typedef struct {
+    int64_t bins, columns, way;
+    double pivot, scale;
+    int64_t first;         /* the row that begins at the pivot */
+    int64_t zero, below;   /* the rows of 0 and of the negative number next to it */
+    double small;          /* x is in row `zero` if 0 <= x <= small, in row `below` if -small <= x < 0 */
+    double under;          /* the greatest value in row 0 */
+    const void *threshold; /* -inf, the thresholds, +inf: row r is threshold[r] <= x < threshold[r + 1] */
+} Grid;
+
+enum { BLOCK = 256, COPIES = 8, TILE = 2048, CHUNK = 128, WORDS = CHUNK / 64 };
+
+/* Several copies of the counters: two equal values in succession do not wait for each other's store. */
+typedef struct {
+    uint32_t *copy;
+    int64_t size, stride, copies; /* of copies: COPIES, or half as many where a table is large */
+    int64_t pending;              /* counted since they were last emptied: 32 bits are enough for that */
+    int64_t *out;
+} Table;
+
+static int table_open(Table *t, const Grid *g, int64_t *out) {
+    t->size = (g->bins + 4) * g->columns;
+    t->stride = (t->size + 15) / 16 * 16 + 16; /* the same row of two copies is in different sets of the cache */
+    t->copies = t->size <= 512 ? COPIES : t->size <= 2048 ? 4 : 2;
+    t->pending = 0;
+    t->out = out;
+    t->copy = calloc((size_t)(t->stride * t->copies), sizeof(uint32_t));
+    return t->copy == NULL;
+}
+
+static void table_empty(Table *t) {
+    for (int64_t c = 0; c < t->copies; c++)
+        for (int64_t i = 0; i < t->size; i++) t->out[i] += t->copy[c * t->stride + i];
+    memset(t->copy, 0, (size_t)(t->stride * t->copies) * sizeof(uint32_t));
+    t->pending = 0;
+}
+
+static void table_close(Table *t) {
+    table_empty(t);
+    free(t->copy);
+}
+
+/* Enter the indices of one block. */
+static void table_enter(Table *t, const int32_t *restrict index, int n) {
+    uint32_t *restrict h = t->copy;
+    const int64_t s = t->stride;
+    int j = 0;
+    if (t->copies == COPIES)
+        for (; j + 8 <= n; j += 8) {
+            h[index[j]]++, h[s + index[j + 1]]++, h[2 * s + index[j + 2]]++, h[3 * s + index[j + 3]]++;
+            h[4 * s + index[j + 4]]++, h[5 * s + index[j + 5]]++, h[6 * s + index[j + 6]]++, h[7 * s + index[j + 7]]++;
+        }
+    else if (t->copies == 4)
+        for (; j + 4 <= n; j += 4)
+            h[index[j]]++, h[s + index[j + 1]]++, h[2 * s + index[j + 2]]++, h[3 * s + index[j + 3]]++;
+    else
+        for (; j + 2 <= n; j += 2) h[index[j]]++, h[s + index[j + 1]]++;
+    for (; j < n; j++) h[index[j]]++;
+    if ((t->pending += n) > INT32_MAX) table_empty(t);
+}
+
+#define JOIN(a, b) a##_##b
+#define EXPAND(a, b) JOIN(a, b)
+#define NAME(a) EXPAND(a, real)
+
+#ifdef FP_FAST_FMAF
+#define FAST_FMAF 1
+#else
+#define FAST_FMAF 0
+#endif
+#ifdef FP_FAST_FMA
+#define FAST_FMAD 1
+#else
+#define FAST_FMAD 0
+#endif
+
+#define real float
+#define integer int32_t
+#define INTEGER_MAX INT32_MAX
+#define ABS fabsf
+#define FLOOR floorf
+#define FMA fmaf
+#define FAST_FMA FAST_FMAF
+#include "flat.h"
+#include "outer.h"
+#include "outer_by_column.h"
+#undef real
+#undef integer
+#undef INTEGER_MAX
+#undef ABS
+#undef FLOOR
+#undef FMA
+#undef FAST_FMA
+#define real double
+#define integer int64_t
+#define INTEGER_MAX INT64_MAX
+#define ABS fabs
+#define FLOOR floor
+#define FMA fma
+#define FAST_FMA FAST_FMAD
+#include "flat.h"
+#include "outer.h"
+#include "outer_by_column.h"
