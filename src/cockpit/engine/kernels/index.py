@@ -1,0 +1,63 @@
+"""The parts that counting kernels share: a value's row, and a program's rows added to the result."""
+
+# mypy: disable-error-code="no-untyped-def"
+# (Triton evaluates annotations of kernels' parameters; those of tensors stay out.)
+from __future__ import annotations
+
+from cockpit.engine.kernels.language import jit, tl
+
+
+@jit()
+def head_of(table):
+    """Return the numbers before the edges of `cockpit.engine.kernels.rows.Rows.table`."""
+    below, cap, high = tl.load(table), tl.load(table + 1), tl.load(table + 2)
+    return below, cap, high, tl.load(table + 3), tl.load(table + 4), tl.load(table + 5).to(tl.int32)
+
+
+@jit()
+def row_of(
+    x,
+    bins,
+    table,
+    below,
+    cap,
+    high,
+    scale,
+    origin,
+    shift,
+    WAY: tl.constexpr,
+):
+    """Return the row of each value, int32; the ways are explained in `cockpit.engine.kernels.rows`."""
+    y = tl.minimum(tl.maximum(x, below.to(x.dtype)), cap.to(x.dtype))
+    if WAY == "split":
+        coarse = (y.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
+        product = coarse * scale.to(tl.float32)
+        rest = (y - coarse) * scale.to(tl.float32)
+        magic = product + 12582912.0  # 1.5 · 2²³: the integer nearest to the product is in its last bits
+        short = ((product - (magic - 12582912.0)) + rest) < 0
+        k = magic.to(tl.int32, bitcast=True) - 0x4B400000 + shift - short.to(tl.int32)
+    else:
+        wide = tl.where(x == x, y, cap.to(x.dtype)).to(tl.float64)
+        k = tl.floor((wide - origin) * scale).to(tl.int32) + shift
+        if WAY == "edges":
+            k = tl.minimum(tl.maximum(k, 0), bins - 1)
+            left, right = tl.load(table + 6 + k), tl.load(table + 7 + k)
+            k = k - (wide < left).to(tl.int32) + (wide >= right).to(tl.int32)
+            closed = x.to(tl.float64) == tl.load(table + 6 + bins)
+            k = tl.where(closed, bins - 1, k)
+    row = tl.where(x > high.to(x.dtype), bins + 1, k + 1)
+    row = tl.where(x == x, row, bins + 2)
+    return tl.where(tl.abs(x) == float("inf"), bins + 3, row)
+
+
+@jit()
+def add_rows(rows, out, bins, columns, SIZE: tl.constexpr, ALL: tl.constexpr) -> None:
+    """Add a program's counts of rows [SIZE] to the result; without ``ALL`` only those outside the bins."""
+    r = tl.arange(0, SIZE)
+    cell = tl.where(r == 0, bins * columns, bins * columns + r - bins)
+    counted = (rows > 0) & (r < bins + 4)  # the row after these holds lanes without a value
+    if ALL:
+        cell = tl.where((r >= 1) & (r <= bins), r - 1, cell)
+    else:
+        counted = counted & ((r == 0) | (r > bins))
+    tl.atomic_add(out + cell, rows.to(tl.int64), mask=counted, sem="relaxed")

@@ -1,0 +1,69 @@
+"""Triton, where there is one; nothing else imports it.
+
+Kernels are written against ``jit`` and ``tl`` from here, so that their modules can be imported everywhere: without
+Triton the functions stay plain Python that nobody calls.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["INTERPRETED", "available", "jit", "on_device", "programs", "runs_on", "tl", "triton"]
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
+"""Kernels run in Triton's interpreter, on any device: for tests."""
+OLDEST = (3, 3)
+"""Oldest Triton that takes the kernels; the compiler of 3.2 dies of the matrix product in `placed`."""
+if torch.version.cuda is not None or INTERPRETED:
+    try:
+        import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        triton = tl = None
+else:  # the import would cost a third of a second for nothing
+    triton = tl = None
+
+
+@cache
+def available() -> bool:
+    """Say whether kernels can run: Triton and a GPU that it compiles for (or its interpreter)."""
+    if triton is None or tuple(int(part) for part in triton.__version__.split(".")[:2]) < OLDEST:
+        return False
+    return INTERPRETED or (torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0))
+
+
+def runs_on(x: Tensor) -> bool:
+    """Say whether kernels can read this tensor."""
+    return available() and (x.is_cuda or INTERPRETED)
+
+
+def jit(*unspecialised: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function on its first launch; no variants are compiled for values of the arguments named."""
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        if triton is None:
+            return function
+        return triton.jit(do_not_specialize=list(unspecialised))(function)
+
+    return compiled
+
+
+def on_device(x: Tensor) -> AbstractContextManager[Any]:
+    """Return the context in which a launch goes to the device of ``x``."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def programs(x: Tensor, work: int, per_processor: int) -> int:
+    """Return how many programs to launch for ``work`` tiles: a few for each multiprocessor share them."""
+    return max(1, min(work, per_processor * (_processors(x.device) if x.is_cuda else 2)))
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,0 +1,73 @@
+"""One pass over a block gives the sums that float64 gives, and `Counter`'s counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from cockpit.engine import kernels
+from cockpit.engine.binning import Grid
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (6, 9001)])
+def test_sums(n: int, m: int, k: int, device: torch.device) -> None:
+    block, directions = normal(n, m), [normal(m, seed=1 + j) for j in range(k)]
+    norm2, dots, counts = kernels.block_statistics(block.to(device), [v.to(device) for v in directions])
+    assert counts is None
+    assert dots.shape == (n, k)
+    torch.testing.assert_close(norm2.cpu(), block.double().square().sum(1), rtol=1e-6, atol=0)
+    for j, v in enumerate(directions):
+        products = block.double() * v.double()
+        assert ((dots[:, j].cpu() - products.sum(1)).abs() <= 1e-6 * products.abs().sum(1)).all()
+
+
+def test_counts_come_along(device: torch.device) -> None:
+    block = normal(5, 700)
+    block[2, 3], block[0, 0] = float("nan"), float("inf")
+    block = block.to(device)
+    grid = Grid(100, -2.0, 2.0)
+    norm2, _, counts = kernels.block_statistics(block, [normal(700).to(device)], grid)
+    assert counts is not None
+    assert torch.equal(counts, kernels.count(block, grid))
+    assert norm2.isfinite().tolist() == [False, True, False, True, True]
+
+
+def test_counts_by_column_come_along(device: torch.device) -> None:
+    block, grid = normal(3, 200).to(device), Grid(40, -1.0, 1.0, 4)
+    place = (torch.arange(200, dtype=torch.int32) % 4).to(device)
+    out = torch.ones(164, dtype=torch.int64, device=device)
+    _, _, counts = kernels.block_statistics(block, (), grid, place, out)
+    assert counts is out
+    assert torch.equal(out - 1, kernels.count(block, grid, place))
+
+
+def test_strides(device: torch.device) -> None:
+    base = normal(9, 500).to(device)
+    for block in (base[::2, 7:], base.t()[:40]):
+        norm2, _, _ = kernels.block_statistics(block)
+        torch.testing.assert_close(norm2, block.double().square().sum(1), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_empty_blocks(shape: tuple[int, int], device: torch.device) -> None:
+    block = torch.empty(shape, device=device)
+    norm2, dots, counts = kernels.block_statistics(
+        block, [torch.empty(shape[1], device=device)], Grid(4, -1.0, 1.0)
+    )
+    assert norm2.tolist() == [0.0] * shape[0]
+    assert dots.shape == (shape[0], 1)
+    assert counts is not None
+    assert counts.sum() == 0
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    with pytest.raises(ValueError, match="at most 3"):
+        kernels.block_statistics(torch.zeros(2, 2), [torch.zeros(2)] * 4)
+    with pytest.raises(ValueError, match="float32"):
+        kernels.block_statistics(torch.zeros(2, 2, dtype=torch.float64))
