@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cockpit.engine.loss_graph import LossGraph
 
 F64 = torch.float64
 
@@ -116,20 +119,18 @@ def dense_ggn(problem: Problem) -> Tensor:
     return total
 
 
-def square_sums(
-    model: nn.Module, outputs: tuple[Tensor, ...], examples: int
-) -> Callable[..., dict[str, Tensor]]:
-    """What an engine would hand in: the sum over examples of (J_nᵀ v_n)², one example at a time."""
+def square_sums(model: nn.Module, examples: int) -> Callable[..., dict[str, Tensor]]:
+    """What an engine would hand in: sums over columns and examples of (J_nᵀ v_n)², one example at a time."""
     names = dict(model.named_parameters())
 
-    def sums(vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    def sums(graph: LossGraph, vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
         total = {name: torch.zeros_like(p) for name, p in names.items()}
-        for n in range(examples):
-            only = [torch.zeros_like(v) for v in vectors]
+        for k, n in product(range(len(vectors[0])), range(examples)):
+            only = [torch.zeros_like(v[k]) for v in vectors]
             for mine, v in zip(only, vectors, strict=True):
-                mine[n] = v[n]
+                mine[n] = v[k, n]
             grads = torch.autograd.grad(
-                outputs,
+                graph.outputs,
                 list(names.values()),
                 only,
                 retain_graph=True,

@@ -16,6 +16,8 @@ from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.ggn import ggn_diagonal, ggn_diagonal_mc
 from cockpit.engine.hessian_diagonal import hessian_diagonal
 from cockpit.engine.lanczos import top_eigenpair
+from cockpit.engine.loss_graph import LossGraph
+from cockpit.engine.loss_kinds import root_of
 from curvature_problems import F64, mlp, square_sums
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -95,15 +97,16 @@ def test_curvature_on_the_device_equals_that_on_the_cpu():
         model = mlp(nn.ReLU).to(device)
         output = model(x.to(device))
         losses = F.cross_entropy(output, y.to(device), reduction="none")
-        parameters, sums = dict(model.named_parameters()), square_sums(model, (output,), 16)
+        parameters, sums = dict(model.named_parameters()), square_sums(model, 16)
         before = torch.cuda.get_rng_state()
         generator = torch.Generator(device).manual_seed(0)
         product = HessianProduct([(losses, 1.0)], parameters)
         flat = product.flat
         pair = top_eigenpair(product, None, flat.size, flat.dtype, flat.device, generator, tolerance=1e-9)
-        diagonal, _ = hessian_diagonal(losses, parameters, generator, (output,), sums)
-        exact = ggn_diagonal(losses, (output,), sums, parameters)
-        sampled = ggn_diagonal_mc(losses, (output,), sums, generator, samples=100)
+        root = root_of(LossGraph(losses, (output,), parameters))
+        exact = ggn_diagonal(root, sums)
+        diagonal, _ = hessian_diagonal(losses, parameters, generator, (output,), lambda found=exact: found)
+        sampled = ggn_diagonal_mc(root, sums, generator, samples=100)
         estimated, _ = hessian_diagonal(losses, parameters, generator, dense_limit=0, probes=100)
         assert torch.equal(torch.cuda.get_rng_state(), before)
         total = sum(float(t) for t in exact.trace_by_parameter.values())

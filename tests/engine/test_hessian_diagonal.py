@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cockpit.engine.curvature import HessianProduct
-from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
+from cockpit.engine.curvature import DiagonalResult, HessianProduct
+from cockpit.engine.ggn import ggn_diagonal
+from cockpit.engine.hessian_diagonal import PROOFS, Agreement, hessian_diagonal
 from cockpit.engine.lanczos import top_eigenpair
+from cockpit.engine.loss_graph import LossGraph
+from cockpit.engine.loss_kinds import root_of
 from cockpit.errors import Gap
 from curvature_problems import F64, cross_entropy, dense_hessian, forward, mlp, problem, square_sums
 
@@ -18,14 +24,19 @@ def joined(by_parameter: dict[str, Tensor]) -> Tensor:
 
 def measure(model: nn.Module, x: Tensor, y: Tensor, **settings: object):
     output = model(x)
+    losses = cross_entropy(output, y)
     return hessian_diagonal(
-        cross_entropy(output, y),
+        losses,
         dict(model.named_parameters()),
         torch.Generator().manual_seed(0),
         (output,),
-        square_sums(model, (output,), len(x)),
+        exact(model, losses, output),
         **settings,
     )
+
+
+def exact(model: nn.Module, losses: Tensor, output: Tensor) -> Callable[[], DiagonalResult]:
+    return lambda: ggn_diagonal(root_of(LossGraph(losses, (output,))), square_sums(model, len(losses)))
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.LeakyReLU, nn.Hardtanh])
@@ -101,22 +112,49 @@ def test_blocks_that_vanish_at_first_are_compared_again_later():
     assert agreement.differ
 
 
-def test_a_confirmed_agreement_costs_one_comparison_and_notices_a_change():
+def test_a_confirmed_agreement_costs_a_comparison_at_powers_of_two():
+    _, x, y, _ = problem("ce")
+    model = mlp(nn.ReLU)
+    parameters = dict(model.named_parameters())
+    agreement, compared = None, []
+    for turn in range(10):
+        losses = cross_entropy(output := model(x), y)
+        made = []
+
+        def product(losses: Tensor = losses, made: list[HessianProduct] = made) -> HessianProduct:
+            made.append(HessianProduct([(losses, 1.0)], parameters))
+            return made[0]
+
+        ggn = exact(model, losses, output)
+        generator = torch.Generator().manual_seed(0)
+        result, agreement = hessian_diagonal(
+            losses, parameters, generator, (output,), ggn, agreement, product
+        )
+        assert result.method == "hessian=ggn"
+        compared += [(turn, p.products) for p in made]
+    assert compared == [(0, 5), (1, 2), (2, 2), (4, 2), (8, 2)]
+
+
+def test_another_graph_is_examined_anew():
     _, x, y, _ = problem("ce")
     model = mlp(nn.ReLU)
     _, agreement = measure(model, x, y)
-    output = model(x)
-    losses = cross_entropy(output, y)
-    parameters = dict(model.named_parameters())
-    product = HessianProduct([(losses, 1.0)], parameters)
-    sums = square_sums(model, (output,), len(x))
-    hessian_diagonal(losses, parameters, torch.Generator(), (output,), sums, agreement, product)
-    assert product.products == 2
+    for _ in range(3):
+        _, agreement = measure(model, x, y, agreement=agreement)
     model[1] = nn.Tanh()
-    for _ in range(4):
-        result, agreement = measure(model, x, y, agreement=agreement)
+    result, agreement = measure(model, x, y, agreement=agreement)
     assert agreement.differ
     assert result.method == "dense"
+    model[1] = nn.ReLU()
+    result, agreement = measure(model, x, y, agreement=agreement)
+    assert result.method == "hessian=ggn"
+
+
+def test_a_block_that_always_vanishes_is_compared_rarely_in_the_end():
+    agreement = Agreement(confirmed=frozenset({"a"}), turn=PROOFS - 1)
+    assert agreement.due(["a", "dead"]) == ["dead"]
+    assert replace(agreement, turn=PROOFS + 1).due(["a", "dead"]) == []
+    assert replace(agreement, turn=4 * PROOFS).due(["a", "dead"]) == ["a", "dead"]
 
 
 def test_a_broken_batch_teaches_nothing():
@@ -128,9 +166,9 @@ def test_a_broken_batch_teaches_nothing():
         measure(model, bad, y)
     output = model(x)
     losses = (output - output.detach()).abs().sqrt().sum(1)  # zero, but of infinite slope
-    sums = square_sums(model, (output,), 6)
+    ggn = exact(model, losses, output)
     with pytest.raises(Gap, match=r"^nonfinite"):
-        hessian_diagonal(losses, dict(model.named_parameters()), torch.Generator(), (output,), sums)
+        hessian_diagonal(losses, dict(model.named_parameters()), torch.Generator(), (output,), ggn)
 
 
 def test_a_known_difference_is_not_examined_again():
@@ -146,7 +184,7 @@ def test_unusable_outputs_are_no_obstacle():
     output = model(x)
     losses = cross_entropy(output, y)
     parameters = dict(model.named_parameters())
-    result, agreement = hessian_diagonal(losses, parameters, torch.Generator(), (losses,), lambda v: {})
+    result, agreement = hessian_diagonal(losses, parameters, torch.Generator(), (losses,), lambda: None)
     assert result.method == "dense"
     assert agreement.differ.startswith("no_outputs")
 

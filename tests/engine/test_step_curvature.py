@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cockpit.engine import step_curvature
+from cockpit.engine import diagonals, step_curvature
 from cockpit.engine.engine import Engine
 from cockpit.engine.graph import graphs_kept
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
@@ -181,7 +181,7 @@ def test_what_fails_is_a_gap_and_the_pass_goes_on(monkeypatch: pytest.MonkeyPatc
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(step_curvature, "top_eigenpair", broken)
-    monkeypatch.setattr(step_curvature, "ggn_diagonal", broken)
+    monkeypatch.setattr(diagonals, "ggn_diagonal", broken)
     p = problem("mlp")
     engine = Engine(p.build())
     observed = step(engine, p, [TOP, Diagonal("diag_ggn_exact")], [5])

@@ -3,9 +3,9 @@ r"""The generalised Gauss-Newton matrix (GGN) of a watched batch (Schraudolph, 2
 $G = \frac{1}{N} \sum_n J_n^\top \Lambda_n J_n$ with $J_n = \partial f_n / \partial\theta$ the Jacobian of
 example n's outputs and $\Lambda_n = \nabla^2_f \ell_n$: the Hessian without the network's own curvature.
 
-Diagonals need $\sum_n (J_n^\top v_n)^2$: the sum of squared individual gradients, for output gradients $v$.
-Whoever can compute that hands it in as ``square_sums``: it receives one tensor for each tensor the model
-returned (zeros where an output takes no part in the losses) and returns the sums by parameter.
+Diagonals need $\sum_k \sum_n (J_n^\top v_{kn})^2$: sums of squared individual gradients, for output gradients
+$v_k$. Whoever can compute that hands it in as ``square_sums``: it receives the graph of the losses and K
+gradients for each output they are computed from, [K, *shape], and returns the sums by parameter.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 from cockpit.engine.curvature import DiagonalResult, FlatParameters, differentiating, wide_dtype
 from cockpit.engine.graph import dropped_graphs_noticed
 from cockpit.engine.loss_graph import LossGraph
-from cockpit.engine.loss_roots import Signed, root_of
+from cockpit.engine.loss_roots import Root, Signed
 from cockpit.errors import Gap
 
-SquareSums = Callable[[tuple[Tensor, ...]], dict[str, Tensor]]
+SquareSums = Callable[[LossGraph, tuple[Tensor, ...]], dict[str, Tensor]]
 
 
 class GGNProduct:
@@ -73,50 +73,33 @@ class GGNProduct:
         return self.flat.join(pulled) / self.losses.examples
 
 
-def ggn_diagonal(
-    losses: Tensor,
-    outputs: Sequence[Tensor],
-    square_sums: SquareSums,
-    parameters: Mapping[str, Tensor] | None = None,
-    max_columns: int = 2048,
-) -> DiagonalResult:
-    """Return the exact diagonal of the GGN: one call of ``square_sums`` a column of the loss Hessians' root.
+def ggn_diagonal(root: Root, square_sums: SquareSums, max_columns: int = 2048) -> DiagonalResult:
+    """Return the exact diagonal of the GGN, from all columns of the loss Hessians' root.
 
     Args:
-        losses: one loss per example, [N], with a live graph.
-        outputs: the tensors that the model returned, on that graph.
+        root: that root.
         square_sums: see the module.
-        parameters: where given, makes losses that use parameters past the outputs a `Gap`.
         max_columns: more columns than this (C classes times T positions) are a `Gap`.
     """
-    graph = LossGraph(losses, outputs, parameters)
-    root = root_of(graph)
     if root.count > max_columns:
         raise Gap(
             f"too_many_outputs: the exact GGN takes {root.count} backward passes, more than {max_columns}; "
             "use diag_ggn_mc"
         )
-    return DiagonalResult(_summed(graph, root.columns(), square_sums), "ggn")
+    return DiagonalResult(_summed(root, root.columns(), square_sums), "ggn")
 
 
 def ggn_diagonal_mc(
-    losses: Tensor,
-    outputs: Sequence[Tensor],
-    square_sums: SquareSums,
-    generator: torch.Generator,
-    parameters: Mapping[str, Tensor] | None = None,
-    samples: int = 1,
+    root: Root, square_sums: SquareSums, generator: torch.Generator, samples: int = 1
 ) -> DiagonalResult:
     """Return an unbiased estimate of the GGN's diagonal, by one call of ``square_sums`` a sample.
 
     With two samples or more their spread gives the traces' standard errors. Arguments as `ggn_diagonal`.
     """
-    graph = LossGraph(losses, outputs, parameters)
-    root = root_of(graph)
-    drawn = [_summed(graph, root.draw(generator), square_sums) for _ in range(max(samples, 1))]
-    mean = {name: torch.stack([d[name] for d in drawn]).mean(0) for name in drawn[0]}
+    drawn = [_summed(root, root.draw(generator), square_sums) for _ in range(max(samples, 1))]
     if len(drawn) == 1:
-        return DiagonalResult(mean, "ggn_mc")
+        return DiagonalResult(drawn[0], "ggn_mc")
+    mean = {name: torch.stack([d[name] for d in drawn]).mean(0) for name in drawn[0]}
     traces = {n: torch.stack([d[n].sum(dtype=wide_dtype(d[n].device)) for d in drawn]) for n in mean}
     return DiagonalResult(mean, "ggn_mc", *standard_errors(traces))
 
@@ -129,13 +112,17 @@ def standard_errors(traces: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Te
     return {n: t.std() / count**0.5 for n, t in traces.items()}, total.std() / count**0.5
 
 
-def _summed(graph: LossGraph, vectors: Iterable[Signed], square_sums: SquareSums) -> dict[str, Tensor]:
-    total: dict[str, Tensor] = {}
-    for sign, vector in vectors:
-        for name, value in square_sums(graph.for_all(vector)).items():
-            share = value.detach() * (sign / graph.examples)
+def _summed(root: Root, vectors: Iterable[Signed], square_sums: SquareSums) -> dict[str, Tensor]:
+    """Return the signed sums of squares of all columns, a mean over the examples."""
+    graph, total = root.graph, dict[str, Tensor]()
+    for sign, columns in vectors:
+        # where half precision could not hold them, small vectors are scaled as sums
+        early = not any(x.dtype in (torch.float16, torch.bfloat16) for x in columns)
+        scale = graph.examples**-0.5
+        found = square_sums(graph, tuple(x * scale for x in columns) if early else columns)
+        for name, value in found.items():
+            share = value * (sign if early else sign / graph.examples) if sign < 0 or not early else value
             total[name] = total[name] + share if name in total else share
     if not total:  # no curvature at all: learn names and shapes from a vector of zeros
-        zeros = square_sums(graph.for_all([torch.zeros_like(x) for x in graph.outputs]))
-        return {name: torch.zeros_like(value) for name, value in zeros.items()}
+        return square_sums(graph, tuple(torch.zeros_like(x)[None] for x in graph.outputs))
     return total

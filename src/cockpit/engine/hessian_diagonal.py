@@ -3,7 +3,8 @@ r"""The diagonal of the Hessian, exact where that is affordable and estimated wi
 1. Networks that are piecewise linear in every single parameter tensor (ReLU, max-pooling, no weight used
    twice) have the diagonal of the generalised Gauss-Newton matrix. Whether a network is one is seen from its
    action: for a random vector $v$ on one tensor p alone, $(Hv)_p = (Gv)_p$. What was learnt is an
-   `Agreement`, to be handed in again at the next step.
+   `Agreement`, to be handed in again at the next step; while the graph is made of the same operations, it is
+   examined again only rarely, and the GGN is all that has to be computed.
 2. With few parameters, one Hessian product for each of them.
 3. Otherwise $\mathbb{E}[z \odot Hz]$ for random signs $z$ (Hutchinson, 1989; Bekas et al., 2007).
 """
@@ -11,18 +12,23 @@ r"""The diagonal of the Hessian, exact where that is affordable and estimated wi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from cockpit.engine.curvature import DiagonalResult, HessianProduct, wide_dtype
-from cockpit.engine.ggn import GGNProduct, SquareSums, ggn_diagonal, standard_errors
+from cockpit.engine.curvature import DiagonalResult, FlatParameters, HessianProduct, wide_dtype
+from cockpit.engine.ggn import GGNProduct, standard_errors
+from cockpit.engine.graph import edge, edges_behind
 from cockpit.errors import Gap
 
 ROWS = 32
 """How many Hessian products are computed at once; each holds the gradients of all activations."""
+
+
+PROOFS = 4
+"""How many steps in a row a parameter is compared whose block has always vanished; then it is compared rarely."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +39,25 @@ class Agreement:
         differ: why the GGN cannot stand in for the Hessian, empty while nothing speaks against it.
         confirmed: parameters whose blocks agreed while they were not zero. The others are compared at every
             use: at some initialisations a block vanishes at first, whatever the network.
-        turn: counts uses; decides which confirmed parameter is compared again.
+        turn: counts uses; decides what is compared, and which confirmed parameter is compared again.
+        operations: of the graph that was examined; of another graph nothing is known.
     """
 
     differ: str = ""
     confirmed: frozenset[str] = frozenset()
     turn: int = 0
+    operations: tuple[str, ...] = ()
 
     def due(self, names: Sequence[str]) -> list[str]:
-        """Return the parameters to compare now: those not confirmed, and one of the others in turn."""
+        """Return the parameters to compare now.
+
+        Those not confirmed, and (at the 1st, 2nd, 4th, 8th, ... use) one of the others in turn.
+        """
+        rarely = self.turn & (self.turn - 1) == 0
         known = [name for name in names if name in self.confirmed]
-        again = {known[self.turn % len(known)]} if known else set()
-        return [name for name in names if name not in self.confirmed or name in again]
+        again = {known[self.turn.bit_length() % len(known)]} if known and rarely else set()
+        doubted = rarely or self.turn < PROOFS
+        return [n for n in names if n in again or (doubted and n not in self.confirmed)]
 
 
 def hessian_diagonal(
@@ -52,13 +65,11 @@ def hessian_diagonal(
     parameters: Mapping[str, Tensor],
     generator: torch.Generator,
     outputs: Sequence[Tensor] = (),
-    square_sums: SquareSums | None = None,
+    ggn: Callable[[], DiagonalResult] | None = None,
     agreement: Agreement | None = None,
-    product: HessianProduct | None = None,
-    ggn: DiagonalResult | None = None,
+    product: Callable[[], HessianProduct] | None = None,
     dense_limit: int = 1024,
     probes: int = 16,
-    max_columns: int = 2048,
 ) -> tuple[DiagonalResult, Agreement]:
     """Return the diagonal of a batch's Hessian and what was learnt about its agreement with the GGN.
 
@@ -67,31 +78,48 @@ def hessian_diagonal(
         parameters: leaves by name.
         generator: source of all random numbers.
         outputs: the tensors that the model returned; without them the GGN is not considered.
-        square_sums: see `cockpit.engine.ggn`; without it the GGN is not considered.
+        ggn: computes the diagonal of the GGN of the same losses; without it the GGN is not considered.
         agreement: what an earlier call returned for the same structure (model, shapes, losses).
-        product: the Hessian product of the same losses and parameters, if it exists already.
-        ggn: the exact diagonal of the GGN of the same losses, if it exists already.
+        product: returns the Hessian product of the same losses and parameters.
         dense_limit: largest number of parameters for one product each.
         probes: random vectors of the estimate, at least 2.
-        max_columns: as in `ggn_diagonal`.
     """
-    if not bool(losses.isfinite().all()):
-        raise Gap("nonfinite: the losses hold inf or nan")
-    product = product or HessianProduct([(losses, 1.0)], parameters)
-    agreement = agreement or Agreement()
-    if square_sums is not None and outputs and not agreement.differ:
+    made = product or (lambda: HessianProduct([(losses, 1.0)], parameters))
+    seen = _operations(losses)
+    if agreement is None or agreement.operations not in ((), seen):
+        agreement = Agreement()
+    agreement = replace(agreement, operations=seen)
+    if ggn is not None and outputs and not agreement.differ:
         try:
-            agreement = compare(product, GGNProduct(losses, outputs, parameters), agreement, generator)
+            names = FlatParameters(parameters).names
+            if agreement.due(names):
+                _insist_finite(losses)
+                agreement = compare(made(), GGNProduct(losses, outputs, parameters), agreement, generator)
+            else:
+                agreement = replace(agreement, turn=agreement.turn + 1)
             if not agreement.differ:
-                found = ggn or ggn_diagonal(losses, outputs, square_sums, parameters, max_columns)
-                return replace(found, method="hessian=ggn"), agreement
+                found = ggn()
+                return replace(found, method=f"hessian={found.method}"), agreement
         except Gap as gap:
             if str(gap).startswith(("nonfinite", "out_of_memory")):
                 raise  # says nothing about the network's structure
             agreement = replace(agreement, differ=str(gap))
-    if product.flat.size <= dense_limit:
-        return dense_diagonal(product), agreement
-    return hutchinson_diagonal(product, generator, probes), agreement
+    _insist_finite(losses)
+    hessian = made()
+    if hessian.flat.size <= dense_limit:
+        return dense_diagonal(hessian), agreement
+    return hutchinson_diagonal(hessian, generator, probes), agreement
+
+
+def _insist_finite(losses: Tensor) -> None:
+    if not bool(losses.isfinite().all()):
+        raise Gap("nonfinite: the losses hold inf or nan")
+
+
+def _operations(losses: Tensor) -> tuple[str, ...]:
+    """Name the operations that the losses are made by."""
+    start = edge(losses)
+    return tuple(sorted(node.name() for node, _ in edges_behind([start]))) if start else ()
 
 
 def compare(
@@ -140,17 +168,12 @@ def dense_diagonal(product: HessianProduct) -> DiagonalResult:
 def hutchinson_diagonal(product: HessianProduct, generator: torch.Generator, probes: int) -> DiagonalResult:
     r"""Return the mean of $z \odot Hz$ over random signs z, with the standard errors of its traces."""
     flat = product.flat
-    total = torch.zeros(flat.size, dtype=flat.dtype, device=flat.device)
-    traces: dict[str, list[Tensor]] = {name: [] for name in flat.names}
     count = max(probes, 2)
-    for _ in range(count):
-        signs = _signs(flat.size, flat.dtype, flat.device, generator)
-        sample = signs * product(signs)
-        total += sample
-        for name, part in flat.by_name(sample).items():
-            traces[name].append(part.sum(dtype=wide_dtype(part.device)))
-    errors, error = standard_errors({name: torch.stack(values) for name, values in traces.items()})
-    return DiagonalResult(flat.by_name(total / count), "hutchinson", errors, error)
+    signs = torch.stack([_signs(flat.size, flat.dtype, flat.device, generator) for _ in range(count)])
+    samples = torch.cat([z * product.rows(z) for z in signs.split(ROWS)])
+    parts = zip(flat.names, samples.split(flat.sizes, dim=1), strict=True)
+    traces = {name: part.sum(1, dtype=wide_dtype(part.device)) for name, part in parts}
+    return DiagonalResult(flat.by_name(samples.mean(0)), "hutchinson", *standard_errors(traces))
 
 
 def _signs(size: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Tensor:

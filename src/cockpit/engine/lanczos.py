@@ -27,6 +27,14 @@ COLUMNS = 2**20
 
 
 @dataclass(frozen=True, eq=False)
+class Carried:
+    """The topmost Ritz vectors, orthonormal rows [K, D], with their values [K] in ascending order (float64)."""
+
+    vectors: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Eigenpair:
     r"""An eigenvalue with its unit vector; ``residual`` is $\|Hv - \lambda v\|$, the value's error bar."""
 
@@ -35,6 +43,7 @@ class Eigenpair:
     residual: float
     products: int
     converged: bool
+    carried: Carried | None = None
 
 
 class Subspace:
@@ -55,7 +64,7 @@ class Subspace:
             piece = vector[start : start + COLUMNS].to(dtype)
             sums[: self.count] += self.basis[: self.count, start : start + COLUMNS].to(dtype) @ piece
             sums[self.count] += piece @ piece
-        return sums.to(device="cpu", dtype=torch.float64)
+        return sums
 
     def combine(self, weights: Tensor, rows: int) -> Tensor:
         """Return the combination of the first ``rows`` basis vectors with these weights, [rows] or [K, rows].
@@ -67,23 +76,40 @@ class Subspace:
         return torch.cat(pieces, dim=-1).to(self.basis.dtype)
 
     def append(self, vector: Tensor) -> Tensor:
-        """Orthonormalise ``vector`` into the basis, unless nothing of it is left; return its coefficients."""
+        """Orthonormalise ``vector`` into the basis, unless nothing of it is left; return its coefficients.
+
+        Everything is computed on the device; one small transfer follows, because the host decides by it.
+        """
         vector = vector.to(self.basis.dtype)
-        coefficients = torch.zeros(len(self.basis), dtype=torch.float64, device="cpu")
+        dots = torch.zeros(self.count + 1, dtype=wide_dtype(vector.device), device=vector.device)
         for _ in range(2):  # twice is enough (Kahan, in Parlett 1980, section 6-9)
-            dots = self.dots(vector)
-            if not bool(torch.isfinite(dots).all()):
-                raise Gap("nonfinite: a product with the curvature matrix holds inf or nan")
-            coefficients[: self.count] += dots[: self.count]
-            vector = vector - self.combine(dots[: self.count], self.count)
-        left = float(self.dots(vector)[self.count].sqrt())
-        if self.count < len(self.basis) and left > 8 * self.epsilon * max(
-            self.norm, float(coefficients.norm())
-        ):
-            self.basis[self.count] = vector / left
-            coefficients[self.count] = left
+            more = self.dots(vector)[: self.count]
+            dots[: self.count] += more
+            vector = vector - self.combine(more, self.count)
+        left = self.dots(vector)[self.count].sqrt()
+        dots[self.count] = left
+        found = dots.to(device="cpu", dtype=torch.float64)
+        if not bool(torch.isfinite(found).all()):
+            raise Gap("nonfinite: a product with the curvature matrix holds inf or nan")
+        coefficients = torch.zeros(len(self.basis), dtype=torch.float64, device="cpu")
+        coefficients[: self.count] = found[: self.count]
+        size = max(self.norm, float(coefficients.norm()))
+        if self.count < len(self.basis) and float(found[self.count]) > 8 * self.epsilon * size:
+            self.basis[self.count] = vector / left.to(vector.dtype)
+            coefficients[self.count] = found[self.count]
             self.count += 1
         return coefficients
+
+    def load(self, rows: Tensor) -> None:
+        """Begin with rows that are orthonormal but for rounding, made so without any transfer to the host.
+
+        One step of Newton's iteration for the orthogonal factor, $(3I - WW^T) W / 2$, whose error is quadratic.
+        """
+        self.count = len(rows)
+        self.basis[: self.count] = rows
+        gram = torch.stack([self.dots(row)[: self.count] for row in self.basis[: self.count]])
+        weights = 1.5 * torch.eye(self.count, dtype=gram.dtype, device=gram.device) - 0.5 * gram
+        self.basis[: self.count] = self.combine(weights, self.count)
 
     def expand(self, product: Callable[[Tensor], Tensor]) -> None:
         """Multiply the first waiting vector and let what is new in the result wait in turn."""
@@ -131,6 +157,7 @@ def top_eigenpair(
     max_products: int = 200,
     min_products: int = 8,
     basis: int = 24,
+    carry: int = 0,
 ) -> Eigenpair:
     r"""Return the largest algebraic eigenvalue of the symmetric operator ``product``.
 
@@ -149,6 +176,7 @@ def top_eigenpair(
         min_products: look at least so long for a larger eigenvalue, however small the residual,
             unless nothing is left to look at.
         basis: vectors held at once, at least 6; each has D numbers.
+        carry: how many of the topmost Ritz vectors to hand back, for `cockpit.engine.tracking`.
     """
     if size == 0:
         raise Gap("no_parameters: nothing to differentiate by")
@@ -170,4 +198,8 @@ def top_eigenpair(
             converged = space.done == space.count or (small and products >= min_products)
             if converged:
                 break
-        return Eigenpair(value, space.vector(vectors[:, -1]), residual, products, converged)
+        carried = None
+        if carry:
+            kept = space.combine(vectors[:, -carry:].T, space.done)
+            carried = Carried(kept, values[-carry:].clone())
+        return Eigenpair(value, space.vector(vectors[:, -1]), residual, products, converged, carried)

@@ -8,15 +8,20 @@ never through the network. *Rows* are tensors [N, C] in that order.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cockpit.engine.curvature import differentiating
-from cockpit.engine.graph import dropped_graphs_noticed, frontier
+from cockpit.engine.graph import dropped_graphs_noticed, edge, edges_behind, frontier
 from cockpit.engine.layers.formula import Layout
 from cockpit.errors import Gap
+
+Operations = tuple[Any, ...]
 
 DENSE = 512
 """Up to so many output numbers an example, the loss Hessians are written out."""
@@ -34,33 +39,58 @@ class LossGraph:
         numbers: output numbers C of one example.
         epsilon: relative rounding error of the coarsest dtype between outputs and losses.
         tolerance: relative error that counts as rounding in what is computed from them.
+        operations: what lies between outputs and losses. Losses of the same operations are the same function.
+
+    Args:
+        losses: one loss per example, [N], with a live graph.
+        outputs: the tensors that the model returned, on that graph.
+        parameters: where given, losses that use them past the outputs are a `Gap`.
+        layouts: where the examples are in the outputs, if that is known of losses of the same operations;
+            nothing is then examined that a GPU would have to be waited for.
     """
 
     def __init__(
-        self, losses: Tensor, outputs: Sequence[Tensor], parameters: Mapping[str, Tensor] | None = None
+        self,
+        losses: Tensor,
+        outputs: Sequence[Tensor],
+        parameters: Mapping[str, Tensor] | None = None,
+        layouts: Callable[[Operations], tuple[Layout, ...] | None] = lambda operations: None,
     ) -> None:
-        if not bool(losses.isfinite().all()):
-            raise Gap("nonfinite: the losses hold inf or nan")
         self.examples = losses.numel()
-        self.given = tuple(outputs)
-        self.places = frontier(losses, self.given, parameters or {})
-        self.outputs = tuple(self.given[k] for k in self.places)
+        places = frontier(losses, outputs, parameters or {})
+        self.outputs = tuple(outputs[k] for k in places)
         self.device = self.outputs[0].device
+        self.operations = operations(losses, self.outputs)
+        known = layouts(self.operations)
+        if (known is None or self.device.type == "cpu") and not bool(losses.isfinite().all()):
+            raise Gap("nonfinite: the losses hold inf or nan")
         self.epsilon = float(max(torch.finfo(x.dtype).eps for x in (losses, *self.outputs)))
         self.tolerance = min(10 * self.epsilon**0.75, 0.05)
-        noticed = dropped_graphs_noticed([losses], self.outputs)
+        self._losses, self._examined = losses, known is not None
+        self.layouts = self._find_layouts(losses) if known is None else known
+        self.sizes = [x.numel() // self.examples for x in self.outputs]
+        self.numbers = sum(self.sizes)
+
+    @cached_property
+    def _gradient(self) -> tuple[Tensor, ...]:
+        """The gradient by the outputs, with its graph."""
+        losses = self._losses
+        noticed = nullcontext() if self._examined else dropped_graphs_noticed([losses], self.outputs)
         with differentiating(self.device), noticed, torch.enable_grad():
-            self._gradient = torch.autograd.grad(
-                losses.sum(), self.outputs, retain_graph=True, create_graph=True
-            )
-        if not any(g.requires_grad for g in self._gradient):
+            found = torch.autograd.grad(losses.sum(), self.outputs, retain_graph=True, create_graph=True)
+        if not any(g.requires_grad for g in found):
             raise Gap(
                 "no_outputs: the losses are linear in what the model returned, which leaves no curvature; "
                 "does the model return its own losses?"
             )
-        self.layouts = self._find_layouts(losses)
-        self.sizes = [x.numel() // self.examples for x in self.outputs]
-        self.numbers = sum(self.sizes)
+        return found
+
+    def slope(self) -> tuple[Tensor, ...]:
+        """Return the gradient by the outputs, without its graph."""
+        with differentiating(self.device):
+            return torch.autograd.grad(
+                self._losses, self.outputs, torch.ones_like(self._losses), retain_graph=True
+            )
 
     def _find_layouts(self, losses: Tensor) -> tuple[Layout, ...]:
         """Weigh the losses; the gradients must be weighted along the axis of the examples, and only there."""
@@ -99,15 +129,15 @@ class LossGraph:
 
     def tensors(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return rows [N, C] as tensors shaped like the outputs."""
+        return tuple(x[0] for x in self.stacked(rows[None]))
+
+    def stacked(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return K times rows, [K, N, C], as tensors [K, *shape] for each output."""
+        parts = rows.split(self.sizes, 2)
         return tuple(
             unsplit(part, x, layout, self.examples).to(x.dtype)
-            for part, x, layout in zip(rows.split(self.sizes, 1), self.outputs, self.layouts, strict=True)
+            for part, x, layout in zip(parts, self.outputs, self.layouts, strict=True)
         )
-
-    def for_all(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return one tensor for each that the model returned: zeros where it takes no part in the losses."""
-        used = dict(zip(self.places, tensors, strict=True))
-        return tuple(used[k] if k in used else torch.zeros_like(x) for k, x in enumerate(self.given))
 
     def product(self, tensors: Sequence[Tensor], batched: bool = False) -> tuple[Tensor, ...]:
         r"""Return $\Lambda_n u_n$ of all examples, u shaped like the outputs (``batched``: K of each)."""
@@ -159,14 +189,24 @@ class LossGraph:
 
 
 def unsplit(rows: Tensor, like: Tensor, layout: Layout, examples: int) -> Tensor:
-    """Undo `Layout.split`: shape [N, T, *features] like the tensor it came from."""
+    """Undo `Layout.split` K times: [K, N, T, *features] become [K, *shape] of the tensor it came from."""
     if like.ndim == 0:
-        return rows.reshape(())
-    repeats = like.shape[layout.axis] // examples
+        return rows.reshape(-1)
+    axis, repeats = layout.axis, like.shape[layout.axis] // examples
     sizes = (repeats, examples) if layout.minor else (examples, repeats)
-    place = layout.axis + int(layout.minor)
-    moved = like.unflatten(layout.axis, sizes).movedim(place, 0).shape
-    return rows.reshape(moved).movedim(0, place).flatten(layout.axis, layout.axis + 1)
+    place = axis + int(layout.minor)
+    shape = [*like.shape[:axis], *sizes, *like.shape[axis + 1 :]]
+    shape.insert(0, shape.pop(place))
+    return rows.reshape(len(rows), *shape).movedim(1, 1 + place).flatten(1 + axis, 2 + axis)
+
+
+def operations(losses: Tensor, outputs: Sequence[Tensor]) -> Operations:
+    """Name the operations between outputs and losses, and the outputs' dtypes and axes of examples."""
+    n = losses.numel()
+    walls = [e for e in map(edge, outputs) if e is not None]
+    starts = [e for e in (edge(losses),) if e is not None]
+    names = sorted(node.name() for node, _ in edges_behind(starts, walls).difference(walls))
+    return (*names, *((x.dtype, n == 1, *(size % n == 0 for size in x.shape)) for x in outputs))
 
 
 def loss_hessian(losses: Tensor, outputs: Sequence[Tensor]) -> Tensor:

@@ -16,23 +16,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cockpit.engine.layers.formula import Layout
-from cockpit.engine.loss_graph import DENSE, LossGraph, unsplit
+from cockpit.engine.loss_graph import LossGraph, unsplit
 from cockpit.engine.parts import wide
-from cockpit.errors import Gap
+
+COLUMNS = 16
+"""How many columns are handed out together."""
 
 Signed = tuple[float, tuple[Tensor, ...]]
-"""A sign and vectors s_n of all examples, shaped like the outputs that take part in the losses."""
+"""A sign and K vectors s_n of all examples, [K, *shape] for every output that takes part in the losses."""
 
 
 class Root(ABC):
     """A root of all loss Hessians of a batch; ``count`` is how many columns it has at most."""
 
+    graph: LossGraph
     count: int
 
     @abstractmethod
     def columns(self) -> Iterator[Signed]:
-        """Yield columns whose signed outer products add up to the loss Hessians."""
+        """Yield columns, several at a time, whose signed outer products add up to the loss Hessians."""
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> Iterator[Signed]:
@@ -41,14 +43,15 @@ class Root(ABC):
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxRoot(Root):
-    r"""Cross-entropy at every position: $\Lambda = \kappa\,(\mathrm{diag}(p) - pp^\top)$.
+    r"""Cross-entropy at every position: $\Lambda = \kappa\,(\mathrm{diag}(p) - pp^\top)$, of rank C - 1.
 
-    Columns are $\sqrt{\kappa p_c}\,(e_c - p)$; a draw is $\sqrt\kappa\,(p - e_{\hat y})$ with labels
-    $\hat y \sim p$, independent over the T positions of an example.
+    Columns are those of its Cholesky factor: with the tails $q_c = \sum_{j \ge c} p_j$, column c is zero above
+    its diagonal entry $\sqrt{p_c q_{c+1} / q_c}$ and $-p_j \sqrt{p_c / (q_c q_{c+1})}$ below (Tanabe and Sagae,
+    1992). A draw is $\sqrt\kappa\,(p - e_{\hat y})$ with labels $\hat y \sim p$, independent over the T
+    positions of an example.
     """
 
-    output: Tensor
-    layout: Layout
+    graph: LossGraph
     axis: int
     probabilities: Tensor
     """[N, T, C]"""
@@ -57,19 +60,26 @@ class SoftmaxRoot(Root):
 
     @property
     def count(self) -> int:  # type: ignore[override]
-        """T·C."""
-        return self.probabilities[0].numel()
+        """T·(C-1)."""
+        _, positions, classes = self.probabilities.shape
+        return positions * (classes - 1)
 
     def columns(self) -> Iterator[Signed]:
-        """Yield a column for every class of every position that counts."""
-        p = self.probabilities
-        for t in used(self.weights):
-            for c in range(p.shape[2]):
-                column = torch.zeros_like(p)
-                column[:, t] = -p[:, t]
-                column[:, t, c] += 1
-                column[:, t] *= (self.weights[:, t] * p[:, t, c]).sqrt().unsqueeze(1)
-                yield 1.0, self._shaped(column)
+        """Yield a column for every class but the last, of every position that counts."""
+        p, (_, positions, classes) = self.probabilities, self.probabilities.shape
+        tails = p.flip(2).cumsum(2).flip(2).clamp_min(torch.finfo(p.dtype).tiny)  # zero only if all of it is
+        root = tails[..., 1:].sqrt()
+        share = (p / tails * self.weights.unsqueeze(2)).sqrt()[..., :-1]
+        for t in used(self.weights) if positions > 1 else [0]:
+            for start in range(0, classes - 1, COLUMNS):
+                c = slice(start, min(start + COLUMNS, classes - 1))
+                entries = ((share[:, t, c] / root[:, t, c]).unsqueeze(2) * -p[:, t, None]).triu(start + 1)
+                entries.diagonal(start, 1, 2).copy_(share[:, t, c] * root[:, t, c])
+                columns = entries.transpose(0, 1).unsqueeze(2)  # [K, N, 1, C]
+                if positions > 1:
+                    columns = torch.zeros_like(columns).repeat(1, 1, positions, 1)
+                    columns[:, :, t] = entries.transpose(0, 1)
+                yield 1.0, self._shaped(columns)
 
     def draw(self, generator: torch.Generator) -> Iterator[Signed]:
         """Yield the gradient for labels that the model draws itself."""
@@ -78,12 +88,12 @@ class SoftmaxRoot(Root):
         reached = p.cumsum(2)
         labels = (reached < share.to(p.device) * reached[..., -1:]).sum(2, keepdim=True)
         vector = p.scatter_add(2, labels.clamp_max(p.shape[2] - 1), -torch.ones_like(p[..., :1]))
-        yield 1.0, self._shaped(vector * self.weights.sqrt().unsqueeze(2))
+        yield 1.0, self._shaped((vector * self.weights.sqrt().unsqueeze(2))[None])
 
     def _shaped(self, rows: Tensor) -> tuple[Tensor]:
-        like = self.output.movedim(self.axis, -1)
-        found = unsplit(rows, like, self.layout, len(rows)).movedim(-1, self.axis)
-        return (found.to(self.output.dtype),)
+        (output,), (layout,) = self.graph.outputs, self.graph.layouts
+        found = unsplit(rows, output.movedim(self.axis, -1), layout, self.graph.examples)
+        return (found.movedim(-1, 1 + self.axis).to(output.dtype),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +103,8 @@ class SeparateRoot(Root):
     graph: LossGraph
     entries: Tensor
     """c, [N, C]"""
+    convex: bool = False
+    """Whether no entry is negative, as far as is known without looking."""
 
     @property
     def count(self) -> int:  # type: ignore[override]
@@ -101,19 +113,24 @@ class SeparateRoot(Root):
 
     def columns(self) -> Iterator[Signed]:
         """Yield a column for every output number."""
-        for sign in (1.0, -1.0):
-            part = (sign * self.entries).clamp_min(0).sqrt()
-            for c in used(part):
-                column = torch.zeros_like(part)
-                column[:, c] = part[:, c]
-                yield sign, self.graph.tensors(column)
+        for sign, part in self._parts():
+            places = list(range(self.count)) if self.convex else used(part)
+            for start in range(0, len(places), COLUMNS):
+                chosen = places[start : start + COLUMNS]
+                columns = part.new_zeros(len(chosen), *part.shape)
+                for k, c in enumerate(chosen):
+                    columns[k, :, c] = part[:, c]
+                yield sign, self.graph.stacked(columns)
 
     def draw(self, generator: torch.Generator) -> Iterator[Signed]:
         """Yield weighted normal numbers."""
-        for sign in (1.0, -1.0):
-            part = (sign * self.entries).clamp_min(0).sqrt()
+        for sign, part in self._parts():
             if sign > 0 or used(part):
-                yield sign, self.graph.tensors(part * normal(part, generator))
+                yield sign, self.graph.stacked((part * normal(part, generator))[None])
+
+    def _parts(self) -> list[tuple[float, Tensor]]:
+        signs = (1.0,) if self.convex else (1.0, -1.0)
+        return [(sign, (sign * self.entries).clamp_min(0).sqrt()) for sign in signs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,15 +159,17 @@ class DenseRoot(Root):
     def columns(self) -> Iterator[Signed]:
         """Yield a column for every eigenvalue that is not zero."""
         for sign, part in ((1.0, self.positive), (-1.0, self.negative)):
-            for c in used(part):
-                yield sign, self.graph.tensors(part[:, :, c])
+            places = used(part)
+            for start in range(0, len(places), COLUMNS):
+                chosen = part[:, :, places[start : start + COLUMNS]]
+                yield sign, self.graph.stacked(chosen.movedim(2, 0))
 
     def draw(self, generator: torch.Generator) -> Iterator[Signed]:
         """Yield combinations of the columns with normal numbers."""
         for sign, part in ((1.0, self.positive), (-1.0, self.negative)):
             if sign > 0 or used(part):
                 vector = torch.einsum("nij,nj->ni", part, normal(part[:, 0], generator))
-                yield sign, self.graph.tensors(vector)
+                yield sign, self.graph.stacked(vector[None])
 
 
 def used(x: Tensor) -> list[int]:
@@ -163,71 +182,3 @@ def normal(like: Tensor, generator: torch.Generator) -> Tensor:
     """Return normal numbers shaped like a tensor, drawn on the generator's device."""
     numbers = torch.randn(like.shape, dtype=like.dtype, device=generator.device, generator=generator)
     return numbers.to(like.device)
-
-
-def root_of(graph: LossGraph) -> Root:
-    """Return the cheapest root of a batch's loss Hessians."""
-    found = separate_root(graph) or softmax_root(graph)
-    if found is not None:
-        return found
-    if graph.numbers > DENSE:
-        raise Gap(
-            f"too_many_outputs: {graph.numbers} output numbers an example, and the loss is neither a softmax "
-            f"cross-entropy nor a loss of each number by itself (at most {DENSE} are written out)"
-        )
-    return DenseRoot.of(graph)
-
-
-def separate_root(graph: LossGraph) -> SeparateRoot | None:
-    """Recognise losses whose Hessian is diagonal by its action on ones and on a random vector."""
-    entries = graph.rows(graph.product([torch.ones_like(x) for x in graph.outputs]))
-    probe = graph.probe(1)
-    true = graph.rows(graph.product(probe))
-    error = (true - entries * graph.rows(probe)).norm(dim=1)
-    floor = graph.epsilon * true.norm()
-    if not bool((error <= graph.tolerance * true.norm(dim=1) + floor).all()):
-        return None
-    return SeparateRoot(graph, wide(entries))
-
-
-def softmax_root(graph: LossGraph) -> SoftmaxRoot | None:
-    """Recognise cross-entropy along the last axis, or along the second, by its action on random vectors."""
-    if len(graph.outputs) > 1:
-        return None
-    (output,), (layout,) = graph.outputs, graph.layouts
-    axes = [axis for axis in dict.fromkeys((output.ndim - 1, 1)) if 0 < axis < output.ndim]
-    probes = [graph.probe(seed) for seed in (2, 3)]
-    actions = [graph.product(probe) for probe in probes]
-    for axis in axes:
-        if axis == layout.axis or output.shape[axis] < 2:
-            continue
-
-        def positions(x: Tensor, axis: int = axis) -> Tensor:
-            return wide(layout.split(x.movedim(axis, -1), graph.examples, 1))
-
-        p = positions(output.detach()).softmax(-1)
-        weights = softmax_weights(
-            p, [positions(x) for (x,) in probes], [positions(x) for (x,) in actions], graph.tolerance
-        )
-        if weights is not None:
-            return SoftmaxRoot(output, layout, axis, p, weights)
-    return None
-
-
-def softmax_weights(
-    p: Tensor, probes: list[Tensor], actions: list[Tensor], tolerance: float
-) -> Tensor | None:
-    """Return κ of every position [N, T] by least squares, None if the actions are not those of a softmax."""
-    spread = [p * u for u in probes]
-    expected = [s - p * s.sum(-1, keepdim=True) for s in spread]
-    size = torch.stack([e.square().sum(-1) for e in expected]).sum(0)
-    scale = torch.stack([s.square().sum(-1) for s in spread]).sum(0)
-    match = torch.stack([(a * e).sum(-1) for a, e in zip(actions, expected, strict=True)]).sum(0)
-    weights = torch.where(size > 0, match / size, 0)
-    # A prediction that is almost certain leaves nothing but cancellation to read the weight from.
-    clear = size > torch.finfo(p.dtype).eps * scale
-    most = torch.where(clear, weights, 0).max().clamp_min(0)
-    weights = weights.clamp(torch.zeros_like(most), most)
-    allowed = tolerance * torch.where(clear, weights, most) * scale.sqrt()
-    errors = [(a - weights.unsqueeze(-1) * e).norm(dim=-1) for a, e in zip(actions, expected, strict=True)]
-    return weights if all(bool((error <= allowed).all()) for error in errors) else None

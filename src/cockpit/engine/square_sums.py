@@ -1,52 +1,182 @@
 r"""Sums of squared individual gradients for given output gradients, by the same ways as the watched pass.
 
-This is what GGN diagonals are made of: $\sum_n (J_n^\top v_n)^2$ with one backward pass from the model's outputs.
+This is what GGN diagonals are made of: $\sum_k \sum_n (J_n^\top v_{kn})^2$. All K columns go back through the
+network together, and only to the layers' outputs: no weight gradient is formed. See `column_sums` for the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
-from cockpit.engine.batch import Batch
-from cockpit.engine.capture import Capture
-from cockpit.engine.coverage import Plan
-from cockpit.engine.ggn import SquareSums
+from cockpit.engine.capture import Capture, Use, calls_at
+from cockpit.engine.column_sums import Columns, column_sum
+from cockpit.engine.coverage import Plan, Way
+from cockpit.engine.fallback import rows
+from cockpit.engine.graph import edge, edges_behind
+from cockpit.engine.layers.formula import Layout
 from cockpit.engine.loss_graph import LossGraph
-from cockpit.engine.statistics import SquareSum
-from cockpit.engine.table import Table
+from cockpit.engine.parts import wide
+from cockpit.errors import Gap
+
+PASS = 2**26
+"""How many output gradients are held at once (256 MiB in float32); as many columns go back together."""
 
 
-def square_sums(
-    capture: Capture,
-    losses: Tensor,
-    outputs: tuple[Tensor, ...],
-    plan: Plan,
-    parameters: Mapping[str, Tensor],
-) -> SquareSums:
-    """Return the function from output gradients v to the sums by parameter."""
+Place = tuple[int, int]
+"""A call of a layer, by its identity, and which of its outputs."""
 
-    def sums(vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        scratch = Table(parameters)
-        batch = Batch(capture, plan, parameters, len(losses), scratch, [SquareSum()], {})
-        batch.weights = torch.ones_like(losses)
-        chosen = [k for k, v in enumerate(vectors) if bool(v.any())]
-        if chosen:
-            ours, theirs = [outputs[k] for k in chosen], [vectors[k] for k in chosen]
-            with capture.receive(batch.receive):
-                torch.autograd.grad(
-                    ours, list(parameters.values()), theirs, retain_graph=True, allow_unused=True
-                )
-            if any(c.way.by_graph for c in plan.ways.values()):
-                graph = LossGraph(losses, outputs, parameters)
-                with torch.enable_grad():
-                    weighted = [x * vectors[k] for x, k in zip(graph.outputs, graph.places, strict=True)]
-                    batch.serve(graph.rows(weighted).sum(1))
-        batch.end()
-        scratch.close([SquareSum()])
-        scratch.total_exists(SquareSum())
-        return scratch.by_parameter(SquareSum())
 
-    return sums
+@dataclass
+class Passes:
+    """What was learnt about backward passes of one plan: whether several columns can go back at once."""
+
+    batched: bool = True
+
+
+class LayerSums:
+    """The sums of one micro-batch, as a function of the losses' graph and output gradients [K, *shape].
+
+    Args:
+        capture: what was seen of the forward pass.
+        plan: how individual gradients are had.
+        parameters: leaves by name.
+        examples: how many examples there are.
+        passes: to be handed in again at the next step of the same plan.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        plan: Plan,
+        parameters: Mapping[str, Tensor],
+        examples: int,
+        passes: Passes | None = None,
+    ) -> None:
+        self.plan, self.parameters, self.examples = plan, parameters, examples
+        self.passes = passes or Passes()
+        self._names = {id(p): name for name, p in parameters.items() if plan.ways[name].way.by_layers}
+        self._numbers = {id(use): k for use, k in capture.numbered()}
+        self._order = {i: k for k, i in enumerate(self._numbers)}
+        self._found: tuple[LossGraph, list[Use], list[Place], list[GradientEdge]] | None = None
+
+    def __call__(self, graph: LossGraph, vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """Return the sums over columns and examples, by parameter; zero where nothing comes through."""
+        for name in self.plan.names(Way.NONE):
+            raise Gap(f"not_covered: {name}: {self.plan.ways[name].reason}")
+        uses, places, edges = self._edges(graph)
+        total: dict[str, Tensor] = {}
+        numbers = sum(shape.numel() for use in uses for shape in use.shapes)
+        size = max(1, PASS // max(1, numbers))
+        for block in zip(*(v.split(size) for v in vectors), strict=True):
+            pulled = self._pull(graph, edges, block) if edges else ()
+            grads = dict(zip(places, pulled, strict=True))  # an output that nobody used has no gradient
+            found = [(use, tuple(grads.get((id(use), k)) for k in range(len(use.shapes)))) for use in uses]
+            for name, value in [*self._by_layers(found), *self._by_graph(graph, block)]:
+                total[name] = total[name] + value if name in total else value
+        for name, p in self.parameters.items():
+            if name not in total and self.plan.ways[name].way is not Way.UNUSED:
+                total[name] = torch.zeros_like(wide(p.detach()))
+        return total
+
+    def steps(self, graph: LossGraph, columns: int) -> float:
+        """Return the work of so many columns by multiply-adds, in units of a training step.
+
+        A layer used T times an example multiplies once on the way forward and twice going back (once, if it
+        is the first); each column takes one product on its way (none at the first layer), and for its
+        squares another one, which is shared by all columns where T = 1.
+        """
+        done = usual = 0.0
+        for number, use in enumerate(self._edges(graph)[0]):
+            weight = max(p.numel() for p in use.module.parameters())
+            outputs = next((p.shape[0] for p in use.module.parameters() if p.ndim > 1), weight)
+            positions = use.shapes[0].numel() / max(1, self.examples * outputs)
+            usual += (2 + min(number, 1)) * positions * weight
+            done += (columns * min(number, 1) + (columns if positions > 1 else 1)) * positions * weight
+        return done / usual if usual else float(columns)
+
+    def _edges(self, graph: LossGraph) -> tuple[list[Use], list[Place], list[GradientEdge]]:
+        """Find the layers behind the outputs, in forward order, and where in the graph their outputs are."""
+        if self._found is None or self._found[0] is not graph:
+            starts = [e for e in map(edge, graph.outputs) if e is not None]
+            uses: dict[int, Use] = {}
+            edges: dict[Place, GradientEdge] = {}
+            for node in {node for node, _ in edges_behind(starts)}:
+                for use, place, result in calls_at(node):
+                    if any(id(p) in self._names for p in use.module.parameters()):
+                        uses[id(use)] = use
+                        edges[id(use), place] = GradientEdge(node, result)
+            ordered = [uses[i] for i in sorted(uses, key=lambda i: self._order.get(i, 0))]
+            self._found = graph, ordered, list(edges), list(edges.values())
+        return self._found[1:]
+
+    def _pull(
+        self, graph: LossGraph, edges: list[GradientEdge], block: Sequence[Tensor]
+    ) -> Sequence[Tensor | None]:
+        """Return the gradients [K, *shape] of all layers' outputs."""
+        columns = len(block[0])
+        if columns > 1 and self.passes.batched:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # slow batching rules are announced; the result is right
+                    return _grad(graph.outputs, edges, block, batched=True)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # no batching rule, or a hook of the user's that reads numbers
+                self.passes.batched = False
+        single = [_grad(graph.outputs, edges, [v[k] for v in block]) for k in range(columns)]
+        if columns == 1:
+            return [None if g is None else g[None] for g in single[0]]
+        return [
+            None if any(g is None for g in each) else torch.stack([g for g in each if g is not None])
+            for each in zip(*single, strict=True)
+        ]
+
+    def _by_layers(self, found: list[tuple[Use, tuple[Tensor | None, ...]]]) -> Iterator[tuple[str, Tensor]]:
+        uses: dict[str, list[Columns]] = {}
+        for use, grads in found:
+            if use.refused is None and any(g is not None for g in grads):
+                call = Columns(use, grads, self.examples, self._layouts(use))
+                for name in {self._names[id(p)] for p in use.module.parameters() if id(p) in self._names}:
+                    uses.setdefault(name, []).append(call)
+        for name, calls in uses.items():
+            expected = self.plan.uses.get(name)
+            if expected is not None and len(calls) > expected:
+                raise Gap(f"not_covered: {name}: used more often than when its formula was checked")
+            value = column_sum(name, self.parameters[name], calls, self._names)
+            if value is not None:
+                yield name, value
+
+    def _by_graph(self, graph: LossGraph, block: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Serve the parameters that no formula knows, row by row and column by column."""
+        chosen = {n: p for n, p in self.parameters.items() if self.plan.ways[n].way.by_graph}
+        vectorised = not any(self.plan.ways[name].way is Way.LOOP for name in chosen)
+        for k in range(len(block[0])) if chosen else ():
+            with torch.enable_grad():
+                weighted = [x * v[k] for x, v in zip(graph.outputs, block, strict=True)]
+                losses = graph.rows(weighted).sum(1)
+            for each, _ in rows(losses, chosen, vectorised=vectorised):
+                for name, g in each.items():
+                    yield name, wide(g).square().sum(0)
+
+    def _layouts(self, use: Use) -> tuple[Layout, ...]:
+        known = self.plan.layouts.get((*use.key, self._numbers.get(id(use), 0)))
+        if known is None:
+            candidates = use.candidates(self.examples)
+            if not candidates:
+                raise Gap(f"not_covered: {use.name}: no axis of the layer's output can be the examples")
+            known = candidates[0]
+        return known
+
+
+def _grad(
+    outputs: Sequence[Tensor], edges: list[GradientEdge], vectors: Sequence[Tensor], batched: bool = False
+) -> tuple[Tensor | None, ...]:
+    return torch.autograd.grad(
+        outputs, edges, vectors, retain_graph=True, allow_unused=True, is_grads_batched=batched
+    )

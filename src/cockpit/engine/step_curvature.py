@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -18,15 +18,15 @@ from torch import Tensor
 from cockpit.engine.attention import twice_differentiable_attention
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
-from cockpit.engine.curvature import DiagonalResult, FlatParameters, HessianProduct, insist_symmetric
-from cockpit.engine.ggn import ggn_diagonal, ggn_diagonal_mc
+from cockpit.engine.curvature import FlatParameters, HessianProduct, insist_symmetric
+from cockpit.engine.diagonals import Diagonals, Learnt
 from cockpit.engine.graph import hides_layers
-from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
-from cockpit.engine.lanczos import Eigenpair, top_eigenpair
+from cockpit.engine.lanczos import Carried, Eigenpair, top_eigenpair
+from cockpit.engine.loss_kinds import Kinds
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
 from cockpit.engine.ranks import Ranks
-from cockpit.engine.square_sums import square_sums
 from cockpit.engine.table import Table
+from cockpit.engine.tracking import CARRIED, TrackedEigenvalue, followed
 from cockpit.errors import Gap
 
 Product = Callable[[Tensor], Tensor]
@@ -41,12 +41,12 @@ class Curvatures:
         self.eigenvalues: dict[TopEigenvalue, dict[str, Eigenpair] | Gap] = {}
         self.methods: dict[Need, str | Gap] = {}
         self._variances: list[dict[Need, float]] = []
-        self._agreements: dict[int, Agreement] = {}
+        self._learnt: weakref.WeakKeyDictionary[Plan, Learnt] = weakref.WeakKeyDictionary()
+        self._kinds = Kinds()
         self._needs: list[Need] = []
         self._graphs: list[Tensor] = []
         self._attention = ExitStack()
         weakref.finalize(self, self._attention.close)  # also if nobody closes us
-        self._ggn: DiagonalResult | None = None
         self._symmetric: bool | Gap | None = None
         self._draws = 0
 
@@ -98,12 +98,12 @@ class Curvatures:
             ):  # an example that does not count has no curvature, but stays in its place
                 losses = losses * torch.zeros_like(losses).index_fill_(0, keep, 1)
                 counted = losses[keep]
-        self._ggn = None
-        # In order of their names: the exact GGN comes before the Hessian, which may use it.
-        for need in self._needs:
-            if isinstance(need, Diagonal) and plan is not None:
-                self._diagonal(need, losses, plan, table)
-        self._ggn = None
+        diagonals = [need for need in self._needs if isinstance(need, Diagonal)]
+        if diagonals and plan is not None:
+            learnt = self._learnt.setdefault(plan, Learnt())
+            source = Diagonals(self.capture, losses, plan, parameters, learnt, self._kinds, self._check)
+            for need in diagonals:
+                self._diagonal(need, source, table)
         if self.eigen:
             self._graphs.append(counted)
             if alone and len(self._graphs) == 1:
@@ -192,17 +192,27 @@ class Curvatures:
     def _solved(
         self, need: TopEigenvalue, scope: str, product: Product, size: int, flat: FlatParameters
     ) -> Eigenpair:
-        pair = top_eigenpair(
-            product,
-            self.vectors.get(f"{need} {scope}"),
-            size=size,
-            dtype=flat.dtype,
-            device=flat.device,
-            generator=self._generator(flat.device, own=False),
-            tolerance=need.tolerance,
-            max_products=need.products,
-        )
-        self.vectors[f"{need} {scope}"] = pair.vector
+        key, tracked = f"{need} {scope}", isinstance(need, TrackedEigenvalue)
+        start = self.vectors.get(key)
+        if isinstance(need, TrackedEigenvalue) and _usable(start, size):
+            carried = Carried(start, self.vectors[f"{key} values"])
+            pair = followed(product, carried, need.per_step, flat.dtype, flat.device)
+        else:
+            pair = top_eigenpair(
+                product,
+                None if tracked else start,
+                size=size,
+                dtype=flat.dtype,
+                device=flat.device,
+                generator=self._generator(flat.device, own=False),
+                tolerance=need.tolerance,
+                max_products=need.products,
+                carry=CARRIED if tracked else 0,
+            )
+        if pair.carried is None:
+            self.vectors[key] = pair.vector
+        else:
+            self.vectors[key], self.vectors[f"{key} values"] = pair.carried.vectors, pair.carried.values
         return pair
 
     def _generator(self, device: torch.device, own: bool) -> torch.Generator:
@@ -211,14 +221,16 @@ class Curvatures:
         rank = self.ranks.rank if own and self.ranks is not None else 0
         return torch.Generator(device).manual_seed(self.seed + 1_000_003 * self._draws + rank)
 
-    def _diagonal(self, need: Diagonal, losses: Tensor, plan: Plan, table: Table) -> None:
+    def _diagonal(self, need: Diagonal, source: Diagonals, table: Table) -> None:
         try:
-            result = self._measured(need, losses, plan, table.parameters)
-            n = len(losses)
-            for name, value in result.by_parameter.items():
-                table.add(need, name, value * n)
-                error = (result.standard_error or {}).get(name, torch.zeros((), device=value.device))
-                table.add(DiagonalVariance(need), name, (error.double() * n).square())
+            generator = self._generator(source.losses.device, own=True)
+            result = source.measured(need, generator)
+            n = source.examples
+            for name, value in source.summed(result).items():
+                error = (result.standard_error or {}).get(name)
+                table.add(need, name, value)
+                variance = source.nothing(value.device) if error is None else (error.double() * n).square()
+                table.add(DiagonalVariance(need), name, variance)
             if result.total_standard_error is not None:
                 self._variances[-1][need] = (float(result.total_standard_error) * n) ** 2
             self.methods[need] = result.method
@@ -227,25 +239,10 @@ class Curvatures:
         except Exception as failure:
             self.methods[need] = Gap(f"failed: {type(failure).__name__}: {failure}")
 
-    def _measured(
-        self, need: Diagonal, losses: Tensor, plan: Plan, parameters: Mapping[str, Tensor]
-    ) -> DiagonalResult:
-        outputs = tuple(self.capture.outputs)
-        generator = self._generator(losses.device, own=True)
-        squares = square_sums(self.capture, losses, outputs, plan, parameters)
-        if need.curvature == "diag_ggn_exact":
-            self._ggn = ggn_diagonal(losses, outputs, squares, parameters)
-            return self._ggn
-        if need.curvature == "diag_ggn_mc":
-            return ggn_diagonal_mc(losses, outputs, squares, generator, parameters, need.samples)
-        known = self._agreements.get(id(plan))
-        product = HessianProduct([(losses, 1.0)], parameters)
-        self._check(product)
-        result, agreement = hessian_diagonal(
-            losses, parameters, generator, outputs, squares, known, product, self._ggn
-        )
-        self._agreements[id(plan)] = agreement
-        return result
+
+def _usable(rows: Tensor | None, size: int) -> TypeGuard[Tensor]:
+    """Say whether carried vectors belong to a model of this size."""
+    return rows is not None and rows.ndim == 2 and rows.shape[1] == size
 
 
 def _block(product: Product, size: int, place: slice) -> Product:

@@ -1,0 +1,157 @@
+r"""Sums of squared individual gradients over several columns of output gradients, for one parameter.
+
+A linear layer or a convolution with K columns of output gradients is one with K times as many outputs: the
+columns share the inputs (and the patches of a convolution), and where a weight is used once an example, the
+squares are summed over columns before they meet the inputs: $\sum_n (\sum_k \delta_{nk}^2)\,(a_n^2)^\top$, one
+product instead of K. Other layers' formulas are applied column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from cockpit.engine.capture import Use
+from cockpit.engine.coverage import parts_of
+from cockpit.engine.gradients import BLOCK, ExampleGradients
+from cockpit.engine.layers.conv import convolution
+from cockpit.engine.layers.formula import Layout
+from cockpit.engine.layers.linear import linear
+from cockpit.engine.parts import Dense, Part, wide
+
+CACHED = 2**19
+"""How many gradient elements a CPU forms at once (2 MiB in float32): what stays in its cache is squared there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """One call of a layer with K gradients [K, *shape] for each of its outputs."""
+
+    use: Use
+    grads: tuple[Tensor | None, ...]
+    examples: int
+    layouts: tuple[Layout, ...]
+    _widened: dict[str, Part] = field(default_factory=dict)
+    _squares: list[Tensor] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """K."""
+        return next(len(g) for g in self.grads if g is not None)
+
+    @property
+    def groups(self) -> int:
+        """Groups of outputs that share inputs."""
+        groups = getattr(self.use.module, "groups", 1)
+        assert isinstance(groups, int)
+        return groups
+
+    @property
+    def widens(self) -> bool:
+        """Whether K columns can stand for K times as many outputs."""
+        return self.use.formula.parts in (linear, convolution)
+
+    @property
+    def once(self) -> bool:
+        """Whether this is a linear layer used once an example."""
+        shape = tuple(self.use.shapes[0])
+        return self.use.formula.parts is linear and len(shape) == 2 and shape[0] == self.examples
+
+    def squares(self) -> Tensor:
+        r"""Return $\sum_k \delta_{nk}^2$, [N, O], of a layer used once an example."""
+        if not self._squares:
+            (grad,) = self.grads
+            assert grad is not None
+            self._squares.append(_square_sum(wide(grad)))
+        return self._squares[0]
+
+    def widened(self, names: Mapping[int, str]) -> dict[str, Part]:
+        """Return the parts of a layer whose outputs are, in each group, those of all columns."""
+        if not self._widened:
+            (grad,) = self.grads
+            assert grad is not None
+            space = 0 if isinstance(self.use.module, nn.Linear) else grad.ndim - 1 - _channel_axis(self.use)
+            grad = wide(grad).unflatten(grad.ndim - 1 - space, (self.groups, -1)).movedim(0, -2 - space)
+            grad = grad.flatten(-3 - space, -1 - space)
+            found = parts_of(self.use, (grad,), self.examples, self.layouts, names)
+            self._widened.update(found)
+        return self._widened
+
+    def single(self, column: int, names: Mapping[int, str]) -> list[tuple[str, Part]]:
+        """Return the parts of one column."""
+        grads = tuple(None if g is None else wide(g[column]) for g in self.grads)
+        return list(parts_of(self.use, grads, self.examples, self.layouts, names))
+
+
+def _channel_axis(use: Use) -> int:
+    """Return the axis of a convolution's channels, counted with the columns in front."""
+    kernel = use.module.kernel_size
+    assert isinstance(kernel, tuple)
+    return len(use.shapes[0]) - len(kernel)
+
+
+def column_sum(name: str, p: Tensor, calls: list[Columns], names: Mapping[int, str]) -> Tensor | None:
+    """Return the sum over columns and examples of the squared gradients of a parameter, summed over its calls."""
+    first = calls[0]
+    if len(calls) == 1 and first.once:
+        if p.ndim == 1:
+            return first.squares().sum(0)
+        return (
+            first.squares().T
+            @ wide(first.use.call((), first.examples, ()).input).to(first.squares()).square()
+        )
+    if all(call.widens and call.use.formula is first.use.formula for call in calls):
+        parts = [call.widened(names)[name] for call in calls if name in call.widened(names)]
+        if all(isinstance(part, Dense) for part in parts):
+            return _of_dense(parts, first, p)
+        return _of_factors(parts, first, p)
+    total: Tensor | None = None
+    for k in range(first.count):
+        found = tuple(part for call in calls for owner, part in call.single(k, names) if owner == name)
+        if found:
+            value = ExampleGradients(name, p, found).square_sum()
+            total = value if total is None else total + value
+    return total
+
+
+def _of_dense(parts: list[Part], call: Columns, p: Tensor) -> Tensor:
+    written = sum((part.dense(0, part.examples) for part in parts[1:]), parts[0].dense(0, call.examples))
+    by_column = written.view(len(written), call.groups, call.count, -1)
+    return by_column.square().sum((0, 2)).reshape(p.shape)
+
+
+def _of_factors(parts: list[Part], call: Columns, p: Tensor) -> Tensor:
+    sizes = [size for part in parts if (size := part.sizes()) is not None]
+    uses = sum(size[1] for size in sizes)
+    groups, _, inputs, outputs = sizes[0]
+    formed = 0 if uses == 1 else outputs * inputs
+    limit = CACHED if p.device.type == "cpu" and uses > 1 else BLOCK
+    step = max(1, limit // max(1, groups * (uses * (inputs + outputs) + formed)))
+    total: Tensor | None = None
+    for start in range(0, call.examples, step):
+        pairs = [f for part in parts if (f := part.factors(start, min(start + step, call.examples)))]
+        a, b = (torch.cat(x, 2) if len(x) > 1 else x[0] for x in zip(*pairs, strict=True))
+        if uses == 1:  # the square of a product is a product of squares
+            squares = b.square().unflatten(3, (call.count, -1)).sum(3)
+            value = squares.squeeze(2).permute(1, 2, 0) @ a.square().squeeze(2).transpose(0, 1)
+            total = value if total is None else total.add_(value)
+            continue
+        value = _square_sum(b.transpose(-1, -2) @ a)
+        total = value if total is None else total.add_(value)
+    assert total is not None
+    if uses > 1:
+        total = total.view(groups, call.count, -1, inputs).sum(1)
+    return total.reshape(p.shape)
+
+
+def _square_sum(x: Tensor) -> Tensor:
+    """Return the sum of squares over the first axis."""
+    if x.device.type != "cpu" or x[0].numel() < 2**14:
+        return x.square().sum(0)
+    total = x[0].square()
+    for row in x[1:]:  # reads every number once, and nothing of the size of x is written
+        total.addcmul_(row, row)
+    return total

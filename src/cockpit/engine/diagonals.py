@@ -1,0 +1,142 @@
+"""Curvature diagonals of one micro-batch, each computed once, whoever asks for it.
+
+``diag_ggn_auto`` and ``diag_h_auto`` leave the choice to us: the GGN is exact where that takes at most `EXACT`
+training steps' worth of work, and estimated from one sample of the loss Hessians otherwise; the Hessian is the
+GGN where both agree, and otherwise estimated from `PROBES` random vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.capture import Capture
+from cockpit.engine.coverage import Plan
+from cockpit.engine.curvature import DiagonalResult, HessianProduct, wide_dtype
+from cockpit.engine.ggn import ggn_diagonal, ggn_diagonal_mc
+from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
+from cockpit.engine.loss_kinds import Kinds
+from cockpit.engine.loss_roots import Root
+from cockpit.engine.needs import Diagonal
+from cockpit.engine.square_sums import LayerSums, Passes
+
+EXACT = 1.0
+"""Up to so many training steps (by multiply-adds), the exact GGN is worth its price where the choice is ours."""
+PROBES = 4
+"""How many random vectors estimate a Hessian that is not the GGN, where the choice is ours."""
+
+
+@dataclass
+class Learnt:
+    """What is remembered from step to step of one plan."""
+
+    agreement: Agreement | None = None
+    passes: Passes = field(default_factory=Passes)
+
+
+class Diagonals:
+    """The diagonals of one micro-batch.
+
+    Args:
+        capture: what was seen of its forward pass.
+        losses: one for each example, with a live graph.
+        plan: how individual gradients are had.
+        parameters: leaves by name.
+        learnt: what is known of the plan; added to.
+        kinds: what is known of loss functions; added to.
+        check: raises a `Gap` for a Hessian that is none.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        losses: Tensor,
+        plan: Plan,
+        parameters: Mapping[str, Tensor],
+        learnt: Learnt,
+        kinds: Kinds,
+        check: Callable[[HessianProduct], None],
+    ) -> None:
+        self.losses, self.parameters = losses, parameters
+        self.examples = len(losses)
+        self._outputs = tuple(capture.outputs)
+        self._learnt, self._kinds, self._check = learnt, kinds, check
+        self._sums = LayerSums(capture, plan, parameters, self.examples, learnt.passes)
+        self._exact: DiagonalResult | None = None
+        self._affordable: DiagonalResult | None = None
+        self._scaled: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
+        self._zeros: dict[torch.device, Tensor] = {}
+
+    def measured(self, need: Diagonal, generator: torch.Generator) -> DiagonalResult:
+        """Return the diagonal of the mean loss that is asked for."""
+        match need.curvature:
+            case "diag_ggn_exact":
+                return self.exact()
+            case "diag_ggn_mc":
+                return ggn_diagonal_mc(self.root, self._sums, generator, need.samples)
+            case "diag_h":
+                return self._hessian(generator, self.exact, 16)
+            case "diag_h_auto":
+                return self._hessian(generator, lambda: self.affordable(generator), PROBES)
+            case _:
+                return self.affordable(generator)
+
+    @cached_property
+    def root(self) -> Root:
+        """A root of the loss Hessians."""
+        return self._kinds.root(self.losses, self._outputs, self.parameters)
+
+    @cached_property
+    def hessian(self) -> HessianProduct:
+        """Products with the Hessian of the mean loss; whoever asks for one gets the same."""
+        product = HessianProduct([(self.losses, 1.0)], self.parameters)
+        self._check(product)
+        return product
+
+    def exact(self) -> DiagonalResult:
+        """Return the exact diagonal of the GGN."""
+        if self._exact is None:
+            self._exact = ggn_diagonal(self.root, self._sums)
+        return self._exact
+
+    def affordable(self, generator: torch.Generator) -> DiagonalResult:
+        """Return the diagonal of the GGN, exact where that is cheap."""
+        if self._affordable is None:
+            steps = self._sums.steps(self.root.graph, self.root.count)
+            exact = self._exact is not None or steps <= EXACT
+            self._affordable = self.exact() if exact else ggn_diagonal_mc(self.root, self._sums, generator)
+        return self._affordable
+
+    def _hessian(
+        self, generator: torch.Generator, ggn: Callable[[], DiagonalResult], probes: int
+    ) -> DiagonalResult:
+        result, self._learnt.agreement = hessian_diagonal(
+            self.losses,
+            self.parameters,
+            generator,
+            self._outputs,
+            ggn,
+            self._learnt.agreement,
+            lambda: self.hessian,
+            probes=probes,
+        )
+        return result
+
+    def summed(self, result: DiagonalResult) -> dict[str, Tensor]:
+        """Return a diagonal of the summed losses, one multiplication for all who share it."""
+        for means, sums in self._scaled:
+            if means is result.by_parameter:
+                return sums
+        sums = {n: value * self.examples for n, value in result.by_parameter.items()}
+        self._scaled.append((result.by_parameter, sums))
+        return sums
+
+    def nothing(self, device: torch.device) -> Tensor:
+        """Return the variance of what is exact."""
+        if device not in self._zeros:
+            self._zeros[device] = torch.zeros((), dtype=wide_dtype(device), device=device)
+        return self._zeros[device]

@@ -1,0 +1,102 @@
+"""Diagonals of a micro-batch: the choice between exact and estimated, and nothing computed twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cockpit.engine import diagonals, square_sums
+from cockpit.engine.engine import Engine
+from cockpit.engine.needs import Diagonal
+from cockpit.engine.step import Observed
+
+GGN, HESSIAN = Diagonal("diag_ggn_auto"), Diagonal("diag_h_auto")
+
+
+def step(engine: Engine, x: Tensor, *needs: Diagonal) -> Observed:
+    engine.begin(frozenset(needs))
+    engine.model.zero_grad()
+    losses = F.cross_entropy(engine.model(x), torch.arange(len(x)) % 5, reduction="none")
+    engine.enter(losses)
+    losses.mean().backward()
+    engine.leave()
+    engine.before_update()
+    observed = engine.finish(moved=False)
+    assert observed is not None
+    return observed
+
+
+def wide_net(activation: type[nn.Module] = nn.ReLU) -> nn.Module:
+    """Five classes behind a layer that is used at many places: too much work for all columns."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv1d(2, 40, 3), activation(), nn.Conv1d(40, 40, 3), nn.Flatten(), nn.Linear(160, 5)
+    )
+
+
+def test_few_products_are_exact() -> None:
+    torch.manual_seed(0)
+    engine = Engine(nn.Linear(6, 5))
+    observed = step(engine, torch.randn(8, 6), GGN, HESSIAN, Diagonal("diag_ggn_exact"))
+    assert [observed.methods[n] for n in (GGN, HESSIAN)] == ["ggn", "hessian=ggn"]
+    exact = observed.table.by_parameter(Diagonal("diag_ggn_exact"))
+    torch.testing.assert_close(observed.table.by_parameter(HESSIAN), exact)
+
+
+def test_many_products_are_sampled_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns: list[int] = []
+    original = square_sums.LayerSums.__call__
+
+    def counted(self: Any, graph: Any, vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        columns.append(len(vectors[0]))
+        return original(self, graph, vectors)
+
+    monkeypatch.setattr(square_sums.LayerSums, "__call__", counted)
+    engine = Engine(wide_net())
+    observed = step(engine, torch.randn(8, 2, 8), GGN, HESSIAN)
+    assert [observed.methods[n] for n in (GGN, HESSIAN)] == ["ggn_mc", "hessian=ggn_mc"]
+    assert columns == [1]
+    found = [observed.table.by_parameter(n) for n in (GGN, HESSIAN)]
+    torch.testing.assert_close(*found)
+
+
+def test_the_sample_is_right_on_average() -> None:
+    engine, x = Engine(wide_net()), torch.randn(8, 2, 8, generator=torch.Generator().manual_seed(0))
+    exact = step(engine, x, Diagonal("diag_ggn_exact")).table.by_parameter(Diagonal("diag_ggn_exact"))
+    traces = []
+    for _ in range(60):
+        found = step(engine, x, GGN).table.by_parameter(GGN)
+        traces.append(sum(float(d.sum()) for d in found.values()))
+    spread = torch.tensor(traces)
+    truth = sum(float(d.sum()) for d in exact.values())
+    assert abs(float(spread.mean()) - truth) < 4 * float(spread.std()) / 60**0.5
+
+
+def test_an_exact_diagonal_that_exists_is_used() -> None:
+    engine = Engine(wide_net())
+    needs = Diagonal("diag_ggn_exact"), HESSIAN
+    observed = step(engine, torch.randn(8, 2, 8), *needs)
+    assert observed.methods[HESSIAN] == "hessian=ggn"
+
+
+def test_a_hessian_that_is_not_the_ggn_is_estimated_with_its_error() -> None:
+    engine = Engine(wide_net(nn.Tanh))
+    observed = step(engine, torch.randn(8, 2, 8), HESSIAN)
+    assert observed.methods[HESSIAN] == "hutchinson"
+    assert observed.variances[HESSIAN] > 0
+
+
+def test_in_steady_state_no_hessian_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+    original = diagonals.HessianProduct
+    monkeypatch.setattr(diagonals, "HessianProduct", lambda *a: built.append(1) or original(*a))
+    engine, x = Engine(wide_net()), torch.randn(8, 2, 8)
+    counts = []
+    for _ in range(8):
+        step(engine, x, HESSIAN)
+        counts.append(len(built))
+    assert counts == [1, 2, 3, 3, 4, 4, 4, 4]
