@@ -12,7 +12,7 @@ GROUP  := import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))
 TEST   := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo doctor setup check fix test test-all docs clean
+.PHONY: help demo doctor bench setup check fix test test-all docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ demo: $(VENV)/.package ## Train a small network on images, watched (about a minu
 
 doctor: $(VENV)/.package ## Say what works here (ARGS="train.py:build": how a model of yours is covered)
 	@$(BIN)/python -m cockpit.doctor $(ARGS)
+
+bench: $(VENV)/.package ## Measure the cost of watching beside its peers (minutes to hours; ARGS="--quick")
+	$(BIN)/python -m benchmarks $(ARGS)
 
 setup: $(VENV)/.dev ## Make the environment, with the tools for tests and checks
 

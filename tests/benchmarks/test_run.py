@@ -1,0 +1,39 @@
+"""A whole run on one small problem: the file of results, and what is skipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import environments
+from benchmarks.command import main
+
+
+def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
+    out = tmp_path / "results.json"
+    arguments = ["--problems", "quadratic_deep", "resnet50", "--contestants", "cockpit/loss", "pyhessian"]
+    arguments += ["--rounds", "2", "--budget", "0.1", "--batch", "4", "--device", "cpu", "--no-memory"]
+    assert main([*arguments, "--no-install", "--intervals", "--out", str(out)]) == 0
+    results = json.loads(out.read_text())
+    assert results["machine"]["device"] == "CPU"
+    assert results["machine"]["revision"]
+    assert results["machine"]["versions"]["torch"]
+    assert results["options"]["rounds"] == 2
+    found = results["problems"]["quadratic_deep"]
+    assert (found["batch"], found["weights"], found["data"]) == (4, 100, "its own definition")
+    rows = {(row["environment"], row["name"]): row for row in found["rows"]}
+    assert rows["cockpit", "untracked"]["process"]["median"] == 1
+    assert rows["cockpit", "loss"]["process"]["median"] > 0
+    assert rows["pyhessian", "trace"]["reason"] == "not installed on this machine"
+    assert "too slow" in results["problems"]["resnet50"]["skipped"]
+    shown = capsys.readouterr().out
+    assert "cockpit/loss" in shown
+    assert str(out) in shown
+
+
+def test_an_unknown_problem_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--problems", "mnist_mpl"]) == 2
+    assert "no problem 'mnist_mpl'; there are quadratic_deep" in capsys.readouterr().err
