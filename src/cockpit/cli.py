@@ -1,4 +1,4 @@
-"""The command ``cockpit``: list, export and import runs; start the demo and the doctor.
+"""The command ``cockpit``: list, export and import runs; start the demo, the doctor and the benchmark.
 
 Each verb is a few lines over a library call. Verbs that need torch run in a child process, so that the
 command itself starts fast and reads runs on machines without a working torch.
@@ -24,6 +24,7 @@ from cockpit.store.run import Run, find_runs
 from cockpit.version import __version__
 
 CHILDREN = {
+    "bench": "measure what watching costs on a model of yours, on this machine",
     "demo": "train a small network under watch, to have a run to look at",
     "doctor": "check the environment and what can be measured in it",
 }

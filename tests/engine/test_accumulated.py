@@ -31,7 +31,7 @@ def pass_(
     handle = losses.register_hook(weigh)
     objective(losses).backward()
     handle.remove()
-    return accumulated.leave()
+    return {name: value * factor for name, (value, factor) in accumulated.leave().items()}
 
 
 def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

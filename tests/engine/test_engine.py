@@ -189,6 +189,7 @@ def test_numbers_that_are_none_are_noted() -> None:
     engine.leave()
     observed = engine.finish(moved=False)
     assert observed is not None
+    observed.settle()
     notes = dict(observed.notes)
     assert notes["nonfinite_loss"] == "2 of the losses are NaN or infinite: examples [1, 3]"
     assert notes["nonfinite_gradient"].startswith("NaN or infinite gradients in 4 parameters")

@@ -90,13 +90,12 @@ def test_rows_keep_the_graph_and_leave_no_gradient() -> None:
     losses.mean().backward()
 
 
-def test_what_would_be_too_large_to_hold_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_be_too_large_to_hold_is_a_gap(tmp_path: Path) -> None:
     """A projection on a step not yet taken keeps written-out rows only up to a limit; the rest is unaffected."""
-    monkeypatch.setattr("cockpit.engine.batch.HOLD", 10)
     einsum = problem("einsum")
     model = einsum.build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Cockpit(model, optimizer, quantities=["alpha", "norm_test"], run=tmp_path) as cockpit:
+    with Cockpit(model, optimizer, quantities=["alpha", "norm_test"], run=tmp_path, memory=10) as cockpit:
         for step in range(2):
             cockpit.backward(einsum.losses(model, *einsum.batch(4, step)))
             optimizer.step()

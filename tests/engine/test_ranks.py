@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from cockpit.engine.histograms import Histogram1d
 from cockpit.engine.ranks import Ranks, ranks_of
-from cockpit.engine.statistics import AbsMax, Histogram1d, Norm2, Quantiles, Total
+from cockpit.engine.statistics import AbsMax, Norm2, Quantiles, Total
 from layer_check import normal
 
 CPU = torch.device("cpu")

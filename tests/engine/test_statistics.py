@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from cockpit.engine import gradients
 from cockpit.engine.binning import EXTRA, bin_index, edges
 from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.histograms import Histogram1d, Histogram2d
 from cockpit.engine.parts import Dense, Outer, Part
 from cockpit.engine.statistics import (
     AbsMax,
     Direction,
-    Histogram1d,
-    Histogram2d,
     Join,
     Norm2,
     Projection,

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from cockpit.engine.histograms import Histogram1d, Histogram2d
 from cockpit.engine.statistics import (
     AbsMax,
     Direction,
-    Histogram1d,
-    Histogram2d,
     Norm2,
     Projection,
     SquareSum,
@@ -70,10 +69,12 @@ def test_zeros_of_every_kind(statistic, missing: Tensor) -> None:
 
 
 def test_zeros_are_counted_at_the_parameters_before_the_step() -> None:
-    table = Table({"p": torch.tensor([5.0])})
-    table.values = {"p": torch.tensor([-0.5])}
+    parameter = torch.tensor([-0.5])
+    table = Table({"p": parameter})
     table.begin(2, ["p"], {})
     statistic = Histogram2d((1, 2), (-1, 1), (-1, 1))
+    table.fill([statistic])
+    parameter.fill_(5.0)  # the optimiser moves
     table.close([statistic])
     assert table.by_parameter(statistic)["p"].tolist() == [2, 0, 0, 0, 0, 0]
 

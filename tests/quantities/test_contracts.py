@@ -16,12 +16,13 @@ import torch
 
 import cockpit
 from cockpit import Histogram, Run
+from cockpit.engine.derived import Trace
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Known, TopEigenvalue
 from cockpit.engine.statistics import Statistic
 from cockpit.errors import CockpitError
 from cockpit.naming import snake_case
 from cockpit.quantities.curvature_choice import CurvatureQuantity
-from cockpit.quantities.quantity import Quantity
+from cockpit.quantities.quantity import Memory, Quantity
 from cockpit.registry import quantity_classes
 from cockpit.schedule import every
 from cockpit.testing import problem
@@ -129,8 +130,9 @@ def test_needs_are_what_the_engine_serves(name: str) -> None:
     quantity = quantity_classes()[name]()
     asked = [*quantity.request({}, 0), *quantity.needs_after]
     assert all(isinstance(need, Statistic | Known | TopEigenvalue) for need in asked)
-    assert len(set(quantity.request({}, 0))) == len(list(quantity.request({}, 0)))
-    assert set(quantity.request({}, 0)) == set(quantity_classes()[name]().request({}, 0)), (
+    memory: Memory = {}
+    assert len(set(quantity.request(memory, 0))) == len(list(quantity.request(memory, 0)))
+    assert set(quantity.request(memory, 0)) == set(quantity_classes()[name]().request(memory, 0)), (
         "equal requests are one"
     )
 
@@ -200,7 +202,7 @@ def test_curvature_is_one_of_three_words(name: str) -> None:
 def test_there_are_three_curved_quantities() -> None:
     assert {"hess_trace", "tic_diag", "tic_trace"} <= set(CURVED)
     trace = quantity_classes()["hess_trace"]()
-    assert {type(need) for need in trace.needs} == {Diagonal, DiagonalVariance}
+    assert {type(need) for need in trace.needs} == {Trace, DiagonalVariance}
 
 
 def test_the_base_class_is_no_quantity() -> None:

@@ -7,7 +7,7 @@ pass gives that sum. It is read when a pass ends, before anyone clips, unscales 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -21,23 +21,39 @@ class Accumulated:
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = parameters
         self.examples = 0
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[str, tuple[Tensor, float]] = {}
         self._before: dict[str, Tensor] = {}
         self._weight: float | None = None
         self._size = 0
         self._taken = False
+        self._own = False
+
+    @property
+    def anything(self) -> bool:
+        """Whether something stands in ``.grad`` already."""
+        return any(p.grad is not None for p in self._parameters.values())
 
     def snapshot(self) -> None:
         """Remember what stands in ``.grad`` before a backward pass."""
         self._before = {n: p.grad.detach().clone() for n, p in self._parameters.items() if p.grad is not None}
         self._taken = True
 
-    def enter(self, examples: int) -> None:
-        """Prepare for a backward pass over some examples."""
+    def enter(self, examples: int, own: bool = False) -> None:
+        """Prepare for a backward pass over some examples, of their mean and nothing else (``own``) or of whatever."""
         if not self._taken:
             self.snapshot()
         self._taken = False
+        if self._before:
+            self.keep()  # this pass adds to ``.grad`` in place
         self._size, self._weight = examples, 1 / max(1, examples)
+        self._own = own
+
+    def sum_of(self, name: str) -> tuple[Tensor, float] | None:
+        r"""Return this pass's $\sum_i g_i$ as a vector and a factor, where ``.grad`` already tells it exactly."""
+        p = self._parameters[name]
+        if not self._own or not self._weight or p.grad is None or name in self._before:
+            return None
+        return wide(p.grad.detach()), 1 / self._weight
 
     def weigh(self, weights: Tensor, losses: Tensor) -> None:
         """Take note of the objective's weights, or sum the gradients now if they differ."""
@@ -52,26 +68,46 @@ class Accumulated:
         )
         for name, g in zip(self._parameters, grads, strict=True):
             if g is not None:
-                self._add(name, wide(g))
+                self._add(name, wide(g), 1.0)
 
-    def leave(self) -> dict[str, Tensor]:
+    def leave(self) -> dict[str, tuple[Tensor, float]]:
         r"""Read ``.grad`` after the backward pass; return this pass's $\sum_i g_i$, where ``.grad`` tells it."""
         self.examples += self._size
-        found = {}
+        found: dict[str, tuple[Tensor, float]] = {}
         if self._weight:
             for name, p in self._parameters.items():
                 if p.grad is not None:
-                    grown = wide(p.grad.detach().to_dense())
+                    grown = wide(p.grad.detach())
+                    grown = grown if grown.layout is torch.strided else grown.to_dense()
                     if name in self._before:
                         grown = grown - wide(self._before[name].to_dense())
-                    found[name] = grown / self._weight
-                    self._add(name, found[name])
+                    found[name] = (grown, 1 / self._weight)
+                    self._add(name, *found[name])
         self._before = {}
         return found
 
-    def _add(self, name: str, value: Tensor) -> None:
-        self._sums[name] = self._sums[name] + value if name in self._sums else value
+    def _add(self, name: str, value: Tensor, factor: float) -> None:
+        if name not in self._sums:
+            self._sums[name] = (value, factor)
+        else:
+            before, other = self._sums[name]
+            self._sums[name] = (before * other + value * factor, 1.0)
+
+    def keep(self) -> None:
+        """Make the sums our own: what stands in ``.grad`` may be clipped, averaged or cleared before they are read."""
+        self._sums = {name: (value * factor, 1.0) for name, (value, factor) in self._sums.items()}
+
+    def sums(self) -> dict[str, tuple[Tensor, float]]:
+        r"""Return $\sum_i g_i$ of every parameter that got a gradient, as a vector and a factor."""
+        return self._sums
 
     def mean(self) -> dict[str, Tensor]:
         """Return the mean gradient of every parameter that got one."""
-        return {name: total / max(1, self.examples) for name, total in self._sums.items()}
+        return {
+            name: value * (factor / max(1, self.examples)) for name, (value, factor) in self._sums.items()
+        }
+
+
+def altered(parameters: Iterable[Tensor]) -> bool:
+    """Say whether hooks of the user may change what arrives in ``.grad``."""
+    return any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters)

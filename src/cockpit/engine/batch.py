@@ -8,10 +8,10 @@ by it in this one place leaves gradients of the examples' own losses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cockpit.engine.capture import Capture, Use
 from cockpit.engine.coverage import Plan, Way, confirmed, parts_of
@@ -19,11 +19,14 @@ from cockpit.engine.fallback import rows
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.parts import Dense, Part, wide
-from cockpit.engine.statistics import Direction, Projection, Statistic
+from cockpit.engine.reduction import Directions, reductions
+from cockpit.engine.statistics import Direction, Projection, Statistic, Total
 from cockpit.engine.table import Table
 
-HOLD = 2**26
-"""How many written-out gradient elements may wait for a direction that is known later (512 MiB in float64)."""
+LastUpdate = Mapping[str, tuple[Tensor, float]]
+"""The step before, of every parameter, as a vector and a factor."""
+HOLD = 2**29
+"""How many bytes may wait for a direction that is known later (512 MiB)."""
 
 
 class Batch:
@@ -37,20 +40,26 @@ class Batch:
         examples: int,
         table: Table,
         statistics: Iterable[Statistic],
-        directions: Mapping[Direction, Mapping[str, Tensor]],
+        last_update: LastUpdate,
         late: Iterable[Statistic] = (),
+        sum_of: Callable[[str], tuple[Tensor, float] | None] = lambda name: None,
+        fast: bool = True,
+        memory: int = HOLD,
     ) -> None:
         self.plan, self.parameters, self.table = plan, parameters, table
         self.examples = examples
-        self.statistics, self.late, self.directions = list(statistics), list(late), directions
+        self.statistics, self.late, self.last_update = list(statistics), list(late), last_update
+        self.sum_of, self.fast, self.memory = sum_of, fast, memory
+        self._held_bytes = 0
         self.held: list[tuple[str, ExampleGradients, list[Use]]] = []
         self.index = table.batches
         self.keep: Tensor | None = None
         self.weights: Tensor | None = None
-        self._numbers = {id(use): k for use, k in capture.numbered()}
+        self.numbers = {id(use): k for use, k in capture.numbered()}
         self._names = {id(p): name for name, p in parameters.items()}
         self._parts: dict[str, list[Part]] = {}
         self._sources: dict[str, list[Use]] = {}
+        self._complete: list[str] = []
         self._done: set[str] = set()
         self._totals: dict[str, Tensor] = {}
         gaps = {name: plan.ways[name].reason for name in plan.names(Way.NONE)}
@@ -76,20 +85,16 @@ class Batch:
         if not names or not (self.statistics or self.late):
             return
         chosen = {name: self.parameters[name] for name in names}
-        numbers = len(losses) * sum(p.numel() for p in chosen.values())
-        hold = bool(self.late) and numbers <= HOLD
-        if not hold:  # what has no factors would be held written out, N x D
-            for statistic in self.late:
-                self.table.void(
-                    statistic, f"too_large: {numbers:.1g} numbers would have to be kept for the step"
-                )
+        # What has no factors would be held written out, N x D.
+        needed = len(losses) * sum(p.numel() * p.element_size() for p in chosen.values())
+        hold = bool(self.late) and self._fits(needed)
         losses = losses if self.keep is None else losses[self.keep]
         mean = self._mean(losses, chosen)
         try:
             vectorised = not any(self.plan.ways[name].way is Way.LOOP for name in names)
             for block, _ in rows(losses, chosen, vectorised=vectorised):
                 for name, g in block.items():
-                    rows_of = ExampleGradients(name, chosen[name], (Dense(wide(g)),))
+                    rows_of = ExampleGradients(name, chosen[name], (Dense(wide(g)),), self.fast)
                     self._reduce(rows_of, mean.get(name), [], hold)
         except Exception as failure:
             for name in names:
@@ -105,15 +110,19 @@ class Batch:
         return {n: wide(g) / len(losses) for n, g in zip(parameters, grads, strict=True) if g is not None}
 
     def receive(self, use: Use, grads: tuple[Tensor | None, ...]) -> None:
-        """Turn a layer's output gradients into parts; reduce a parameter once its last use has come."""
-        names = {self._names[id(p)] for p in use.module.parameters() if id(p) in self._names}
-        names = {name for name in names if self.plan.ways[name].way.by_layers}
+        """Turn a layer's output gradients into parts; reduce a parameter after its last use.
+
+        That is when the next layer comes: by then autograd has summed the parameter's own gradient, too.
+        """
+        self._reduce_complete()
+        names = self.plan.served_by(use.module, self._names)
         if use.refused is not None or not names or all(g is None for g in grads):
             return
         try:
             layouts = self._layouts(use)
             scaled = tuple(
-                None if g is None else self._own(g, layout) for g, layout in zip(grads, layouts, strict=False)
+                None if g is None else self._own(g, layout, isinstance(use.module, nn.Linear))
+                for g, layout in zip(grads, layouts, strict=False)
             )
             for name, part in parts_of(use, scaled, self.examples, layouts, self._names, self.keep):
                 if name not in names:
@@ -123,59 +132,102 @@ class Batch:
                 self._parts.setdefault(name, []).append(part)
                 self._sources.setdefault(name, []).append(use)
                 if len(self._parts[name]) == self.plan.uses.get(name):
-                    self._finish(name)
+                    self._done.add(name)
+                    self._complete.append(name)
         except Exception as failure:
             for name in names:
                 self.table.gap(name, f"{type(failure).__name__}: {failure}")
 
     def _layouts(self, use: Use) -> tuple[Layout, ...]:
-        known = self.plan.layouts.get((*use.key, self._numbers.get(id(use), 0)))
-        candidates = use.candidates(self.examples)
+        known = self.plan.layouts.get((*use.key, self.numbers.get(id(use), 0)))
         if known is not None:
             return known
+        candidates = use.candidates(self.examples)
         if not candidates:
             raise RuntimeError("no axis of the layer's output can be the examples")
         return candidates[0]
 
-    def _own(self, grad: Tensor, layout: Layout) -> Tensor:
-        """Divide the objective's weights out."""
+    def _own(self, grad: Tensor, layout: Layout, half: bool) -> Tensor:
+        """Divide the objective's weights out; ``half`` precision may stay if nothing is rounded by that."""
+        if self.weights is None:  # nobody told, or it is ours: a mean over the examples
+            exact = half and grad.dtype is torch.bfloat16 and self.examples.bit_count() == 1
+            return (grad if exact else wide(grad)) * self.examples
         grad = wide(grad)
-        if self.weights is None:
-            return grad * self.examples  # nobody told: a mean over the examples
         weights = self.weights.to(grad)
         inverse = torch.where(weights == 0, 0, 1 / weights)
         return grad * layout.expand(inverse, grad)
 
+    def _reduce_complete(self) -> None:
+        complete, self._complete = self._complete, []
+        for name in complete:
+            try:
+                self._finish(name)
+            except Exception as failure:
+                self.table.gap(name, f"{type(failure).__name__}: {failure}")
+
     def _finish(self, name: str) -> None:
-        self._done.add(name)
-        g = ExampleGradients(name, self.parameters[name], tuple(self._parts.pop(name)))
+        g = ExampleGradients(name, self.parameters[name], tuple(self._parts.pop(name)), self.fast)
         self._reduce(g, None, self._sources.pop(name), bool(self.late))
 
     def _reduce(self, g: ExampleGradients, mean: Tensor | None, sources: list[Use], hold: bool) -> None:
         with torch.no_grad():
             if not self.plan.checked:
                 self._totals[g.name] = g.total()
-            for statistic in self.statistics:
-                if not isinstance(statistic, Projection):
-                    value = statistic.reduce(g)
-                elif statistic.direction is Direction.MEAN:
-                    value = statistic.reduce(g) if mean is None else g.dot(mean)
-                elif g.name in self.directions[statistic.direction]:
-                    value = g.dot(self.directions[statistic.direction][g.name])
+            statistics, directions, known = self._directed(g, mean)
+            for statistic, value in (*known, *reductions(g, statistics, directions)):
+                self.table.add(statistic, g.name, value, self.index)
+        if hold and self.late and self._fits(sum(part.bytes for part in g.parts)):
+            self.held.append((g.name, g, sources))
+
+    def _fits(self, needed: int) -> bool:
+        """Say whether so many bytes more may be held; if not, what was to wait for a direction is given up."""
+        self._held_bytes += needed
+        if self._held_bytes <= self.memory:
+            return True
+        text = f"too_large: more than {self.memory / 2**20:.0f} MiB would have to be kept until the optimiser has moved"
+        for statistic in self.late:
+            self.table.void(statistic, f"{text}; Cockpit(memory=…) allows more")
+        self.late = []
+        self.held.clear()
+        return False
+
+    def _directed(
+        self, g: ExampleGradients, mean: Tensor | None
+    ) -> tuple[list[Statistic], Directions, list[tuple[Statistic, Tensor]]]:
+        """Return what is left to reduce, the directions for projections, and what is known already."""
+        left: list[Statistic] = []
+        directions: dict[Projection, tuple[Tensor, float]] = {}
+        known: list[tuple[Statistic, Tensor]] = []
+        total: Tensor | None = None
+        for statistic in self.statistics:
+            if isinstance(statistic, Total):
+                total = g.total() if total is None else total
+                known.append((statistic, total))
+                continue
+            if isinstance(statistic, Projection) and statistic.direction is Direction.MEAN:
+                if mean is not None:
+                    directions[statistic] = (mean, 1.0)
+                elif (dots := g.dot_total()) is not None:
+                    known.append((statistic, dots / g.examples))
+                    continue
+                elif (found := self.sum_of(g.name)) is not None:
+                    directions[statistic] = (found[0], found[1] / g.examples)
                 else:
+                    total = g.total() if total is None else total
+                    directions[statistic] = (total, 1 / max(1, g.examples))
+            elif isinstance(statistic, Projection):
+                if g.name not in self.last_update:
                     self.table.void(statistic, f"no_last_update: {g.name} was not trained in the step before")
                     continue
-                self.table.add(statistic, g.name, value, self.index)
-        if hold:
-            self.held.append((g.name, g, sources))
+                directions[statistic] = self.last_update[g.name]
+            left.append(statistic)
+        return left, directions, known
 
     def end(self) -> None:
         """Reduce what is still waiting: uses that no gradient reached count for nothing."""
-        for name in list(self._parts):
-            try:
-                self._finish(name)
-            except Exception as failure:
-                self.table.gap(name, f"{type(failure).__name__}: {failure}")
+        self._reduce_complete()
+        self._complete = list(self._parts)
+        self._reduce_complete()
 
     def confirm(self, grown: Mapping[str, Tensor]) -> None:
         """Drop what was not checked before and does not add up to the growth of ``.grad``."""
@@ -185,11 +237,12 @@ class Batch:
             if self.plan.ways[name].way.by_layers and not confirmed(self._totals.get(name), grown.get(name)):
                 self.table.gap(name, "its layers' formulas do not give the whole gradient")
 
-    def project(self, statistic: Statistic, directions: Mapping[str, Tensor]) -> None:
+    def project(self, statistic: Statistic, directions: Mapping[str, tuple[Tensor, float]]) -> None:
         """Project the held gradients on a direction that is known only now."""
         for name, g, sources in self.held:
             if not all(use.intact() for use in sources):
                 self.table.gap(name, "a layer's input was overwritten before the optimiser stepped")
             elif name in directions:
+                vector, factor = directions[name]
                 with torch.no_grad():
-                    self.table.add(statistic, name, g.dot(directions[name]), self.index)
+                    self.table.add(statistic, name, g.dot(vector) * factor, self.index)

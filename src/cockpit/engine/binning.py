@@ -10,22 +10,45 @@ Counts are int64 (``torch.histc`` counts in floating point and saturates at $2^{
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from cockpit.engine.curvature import wide_dtype
 
+CPU = torch.device("cpu")
 EXTRA = 4
 """Counters behind the bins: underflow, overflow, NaN, infinite."""
 CHUNK = 2**17
 """Values counted at once on a CPU: temporaries stay in the cache. Other devices take 2^24 for fewer launches."""
 
 
+@dataclass(frozen=True)
+class Grid:
+    """Uniform bins between two ends, by column where every position has one."""
+
+    bins: int
+    low: float
+    high: float
+    columns: int = 1
+
+
+@lru_cache(maxsize=1024)
 def edges(bins: int, low: float, high: float, device: torch.device) -> Tensor:
-    """Return the edges of uniform bins, float64 (float32 on devices that have no other)."""
+    """Return the edges of uniform bins, float64 (float32 on devices that have no other); shared, not to be changed."""
     return torch.from_numpy(np.linspace(low, high, bins + 1)).to(device=device, dtype=wide_dtype(device))
+
+
+@lru_cache(maxsize=64)
+def edge_array(bins: int, low: float, high: float) -> npt.NDArray[np.float64]:
+    """Return the edges of uniform bins on the host; the same, unchangeable array for the same bins."""
+    array = edges(bins, low, high, CPU).numpy().copy()
+    array.flags.writeable = False
+    return array
 
 
 def bin_index(x: Tensor, edge: Tensor) -> Tensor:

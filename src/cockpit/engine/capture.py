@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
 from cockpit.engine.layers.formula import Call, Formula, Layout, Replay, formula_for
 
+MARK = "cockpit.calls"
+"""Under this name a node of the autograd graph keeps which calls of layers it made outputs of."""
 Receiver = Callable[["Use", tuple[Tensor | None, ...]], None]
 
 
@@ -40,10 +44,17 @@ class Use:
         moving: frozenset[int],
     ) -> None:
         self.name, self.module, self.formula = name, module, formula
-        self.args: tuple[Any, ...] = tree_map(partial(_kept, moving), args)
-        self.kwargs: Mapping[str, Any] = tree_map(partial(_kept, moving), kwargs)
+        self.args: tuple[Any, ...]
+        self.kwargs: Mapping[str, Any]
+        if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):  # the usual case, without a tree
+            self.args, self.kwargs = (_kept(moving, args[0]),), kwargs
+            self.inputs: list[Tensor] = [self.args[0]]
+        else:
+            self.args = tree_map(partial(_kept, moving), args)
+            self.kwargs = tree_map(partial(_kept, moving), kwargs)
+            self.inputs = _tensors((self.args, self.kwargs))
         self.shapes = tuple(t.shape for t in outputs)
-        self.versions = [t._version for t in _tensors((self.args, self.kwargs))]
+        self.versions = [t._version for t in self.inputs]
         self.refused = formula.refuses(module, self.args, self.kwargs)
         self.replay: Replay | None = None
         self.key = (name, tuple(len(shape) for shape in self.shapes))
@@ -63,9 +74,18 @@ class Use:
         """Return the call as formulas see it."""
         return Call(self.module, self.args, self.kwargs, grads, examples, layouts, keep, self.replay)
 
+    def at(self, places: list[Tensor]) -> Use:
+        """Return the same call with its inputs in other places."""
+        use = copy(self)
+        there = {id(x): place for x, place in zip(self.inputs, places, strict=True)}
+        use.args = tree_map(lambda leaf: there.get(id(leaf), leaf), self.args)
+        use.kwargs = tree_map(lambda leaf: there.get(id(leaf), leaf), self.kwargs)
+        use.inputs = places
+        return use
+
     def intact(self) -> bool:
         """Say whether the kept inputs are still what the layer saw (nobody wrote into them since)."""
-        return [t._version for t in _tensors((self.args, self.kwargs))] == self.versions
+        return [t._version for t in self.inputs] == self.versions
 
 
 class Hook:
@@ -184,7 +204,8 @@ class Capture:
     def _forward(
         self, name: str, formula: Formula, module: nn.Module, args: Any, kwargs: Any, output: Any
     ) -> None:
-        outputs = [t for t in _tensors(output) if t.requires_grad]
+        found = (output,) if isinstance(output, Tensor) else _tensors(output)
+        outputs = [t for t in found if t.requires_grad]
         if not outputs or not torch.is_grad_enabled():
             return
         try:
@@ -192,6 +213,8 @@ class Capture:
             states = self._replays.pop(name, None)
             use.replay = states[-1] if states else None
             self._uses.append(weakref.ref(use))
+            if self.keep_outputs:
+                _mark(use, outputs)
             if len(outputs) == 1:
                 outputs[0].register_hook(partial(self._one, use))
             else:
@@ -200,10 +223,11 @@ class Capture:
             self.failure = failure
 
     def _root(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        tensors = [t for t in _tensors(output) if t.requires_grad and t.is_floating_point()]
+        found = (output,) if isinstance(output, Tensor) else _tensors(output)
+        tensors = [t for t in found if t.requires_grad and t.is_floating_point()]
         if tensors and torch.is_grad_enabled():
-            inputs = [t for t in _tensors((args, kwargs)) if t.ndim > 0]
-            self.examples = inputs[0].shape[0] if inputs else 0
+            inputs = args if args and isinstance(args[0], Tensor) else _tensors((args, kwargs))
+            self.examples = next((t.shape[0] for t in inputs if isinstance(t, Tensor) and t.ndim > 0), 0)
             if self.keep_outputs:  # the only tensors we hold ourselves; the newest calls are enough
                 self.outputs = [*self.outputs, *tensors][-4 * len(tensors) :]
             if self.on_outputs is not None:
@@ -222,10 +246,38 @@ class Capture:
                 self._early.append((use, found))
             return
         try:
-            with torch.autocast(next(g for g in found if g is not None).device.type, enabled=False):
+            with without_autocast(next(g for g in found if g is not None).device.type):
                 self._receiver(use, found)
         except Exception as failure:  # nor a backward pass
             self.failure = failure
+
+
+def without_autocast(device_type: str) -> AbstractContextManager[Any]:
+    """Return a block in which nothing is rounded to a lower precision (at no cost where that is so already)."""
+    if not torch.is_autocast_enabled(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, enabled=False)
+
+
+def _mark(use: Use, outputs: list[Tensor]) -> None:
+    """Note at the nodes that made a call's outputs which call it was, for `calls_at`.
+
+    (The other way round, a call that held its nodes would be a cycle through C++: the call is held by its hook.)
+    """
+    for place, output in enumerate(outputs):
+        made = get_gradient_edge(output)
+        _notes(made.node).setdefault(MARK, []).append((weakref.ref(use), place, made.output_nr))
+
+
+def calls_at(node: Node) -> list[tuple[Use, int, int]]:
+    """Return (call, which of its outputs, which result of the node) for what a node made."""
+    return [(use, place, nr) for ref, place, nr in _notes(node).get(MARK, ()) if (use := ref()) is not None]
+
+
+def _notes(node: Any) -> dict[str, Any]:
+    """Return the dictionary that every node of the autograd graph has for whoever wants to note something."""
+    notes: dict[str, Any] = node.metadata
+    return notes
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -74,6 +74,14 @@ class Plan:
     """Parameters whose gradient vanished when they were checked: zero is zero by every formula."""
     finite: bool = True
     """Whether the gradients were finite; if not, nothing was learnt for later."""
+    _served: dict[int, frozenset[str]] = field(default_factory=dict)
+
+    def served_by(self, module: nn.Module, names: Mapping[int, str]) -> frozenset[str]:
+        """Return the parameters that a layer's formula serves; ``names`` is a parameter's by its identity."""
+        if id(module) not in self._served:
+            found = {names[id(p)] for p in module.parameters() if id(p) in names}
+            self._served[id(module)] = frozenset(n for n in found if self.ways[n].way.by_layers)
+        return self._served[id(module)]
 
     def names(self, *ways: Way) -> list[str]:
         """Return the parameters that go one of these ways."""
@@ -149,6 +157,8 @@ class Examination:
         self.seen: dict[int, tuple[Use, tuple[Tensor | None, ...]]] = {}
         self.layouts: dict[int, tuple[Layout, ...]] = {}
         self.norm = 0.0
+        self.dtype = losses.dtype
+        """The lowest precision in which anything was computed (autocast leaves losses and gradients in float32)."""
 
     def plan(self, batchnorm: bool) -> Plan:
         """Run both passes and decide for every parameter."""
@@ -156,6 +166,8 @@ class Examination:
             raise NotImplementedError("reentrant checkpointing hides its layers from autograd.grad")
         with self.capture.receive(lambda use, grads: self.seen.setdefault(id(use), (use, grads)) and None):
             ones = self._gradients(torch.ones_like(self.losses))
+        arrived = [g.dtype for _, grads in self.seen.values() for g in grads if g is not None]
+        self.dtype = next((x for x in arrived if x in (torch.float16, torch.bfloat16)), self.dtype)
         with self.capture.receive(self._find_layout):
             weighted = self._gradients(self.weights)
         self.norm = sum(float(wide(g).square().sum()) for g in weighted.values() if g is not None) ** 0.5
@@ -182,7 +194,7 @@ class Examination:
         }
         uses = {name: len(found) for name, found in parts.items()}
         sizes = {n: float(wide(g).norm()) for n, g in weighted.items() if g is not None}
-        nothing = NOTHING.get(self.losses.dtype, 1e-2) * self.norm
+        nothing = NOTHING.get(self.dtype, 1e-2) * self.norm
         unproven = frozenset(n for n, size in sizes.items() if size <= 10 * nothing and ways[n].way.by_layers)
         return Plan(ways, layouts, uses, unproven=unproven, finite=isfinite(self.norm))
 
@@ -208,7 +220,7 @@ class Examination:
             share = off / total if total else 0.0
             if best is None or share < 0.5 * best[0]:
                 best = (share, layouts)
-            if share < TOLERANCE.get(self.losses.dtype, 0.1) ** 2:
+            if share < TOLERANCE.get(self.dtype, 0.1) ** 2:
                 break
         if best is not None:
             self.layouts[id(use)] = best[1]
@@ -245,9 +257,7 @@ class Examination:
 
     def _close(self, found: Tensor, truth: Tensor, scale: float) -> bool:
         off = float((found - truth).norm())
-        dtype = (
-            self.losses.dtype if truth.dtype is torch.float32 else truth.dtype
-        )  # autocast computes in less
+        dtype = self.dtype if truth.dtype is torch.float32 else truth.dtype
         return off <= max(TOLERANCE.get(dtype, 0.1) * scale, NOTHING.get(dtype, 1e-2) * self.norm)
 
     def _by_graph(
@@ -279,9 +289,19 @@ def probe_weights(losses: Tensor) -> Tensor:
     return (size * sign).to(losses)
 
 
-def couples_examples(model: nn.Module) -> bool:
+def batch_norms(model: nn.Module) -> list[_BatchNorm]:
+    """Return the layers that may normalise with the statistics of the batch."""
+    return [m for m in model.modules() if isinstance(m, _BatchNorm)]
+
+
+def couple_examples(norms: Iterable[_BatchNorm]) -> bool:
     """Say whether some BatchNorm normalises with the statistics of the batch."""
-    return any(isinstance(m, _BatchNorm) and (m.training or m.running_mean is None) for m in model.modules())
+    return any(m.training or m.running_mean is None for m in norms)
+
+
+def couples_examples(model: nn.Module) -> bool:
+    """Say whether some BatchNorm of a model does."""
+    return couple_examples(batch_norms(model))
 
 
 def _short(failure: BaseException) -> str:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cockpit.engine.parts import Part, Rows
+from cockpit.engine.parts import Outer, Part, Rows, wide
 
 BLOCK = 2**24
 """How many gradient elements are formed at once (128 MiB in float64)."""
+CACHED = 2**18
+"""How many on a CPU, where they are looked at again while they are in its cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +29,8 @@ class ExampleGradients:
     name: str
     parameter: Tensor
     parts: tuple[Part, ...]
+    fast: bool = True
+    """Whether shortcuts may be taken; without them everything is reduced in the plain way it is defined."""
 
     @property
     def examples(self) -> int:
@@ -39,10 +43,37 @@ class ExampleGradients:
         for start in range(0, max(1, self.examples), size):
             yield start, min(start + size, self.examples)
 
-    def blocks(self) -> Iterator[Tensor]:
-        """Yield the written-out gradients block by block, [n, *shape]."""
-        for start, stop in self.spans(self.parameter.numel()):
+    def blocks(self, whole: bool = True) -> Iterator[Tensor]:
+        """Yield the written-out gradients in blocks, [n, *shape]; few (``whole``), or such as fit into a cache."""
+        numbers = self.parameter.numel()
+        if not whole and self.parameter.device.type == "cpu":
+            numbers = max(numbers, numbers * BLOCK // CACHED)
+        for start, stop in self.spans(numbers):
             yield self.dense(start, stop)
+
+    def factors_of_one_use(self) -> tuple[Tensor, Tensor] | None:
+        """Return (a [N, I], b [N, O]) where every gradient is one outer product, else None."""
+        if len(self.parts) != 1 or not isinstance(part := self.parts[0], Outer):
+            return None
+        groups, uses, _, _ = part.sizes()
+        return (wide(part.a[:, 0, 0]), wide(part.b[:, 0, 0])) if groups == uses == 1 else None
+
+    @property
+    def norm2_walks(self) -> bool:
+        """Whether norms are had from the written-out gradients only."""
+        others = tuple(part for part in self.parts if not isinstance(part, Rows))
+        if not others:
+            return False
+        sizes = _sizes(others)
+        return sizes is None or not _few_uses(sizes) or (len(others) < len(self.parts) and sizes[0] > 1)
+
+    @property
+    def square_sum_walks(self) -> bool:
+        """Whether sums of squares are had from the written-out gradients only."""
+        if all(isinstance(part, Rows) for part in self.parts):
+            return False
+        sizes = _sizes(self.parts)
+        return sizes is None or sizes[1] > 1
 
     def dense(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples, summed over all uses, [n, *shape]."""
@@ -53,7 +84,10 @@ class ExampleGradients:
 
     def dot(self, direction: Tensor) -> Tensor:
         r"""Return $g_i^\top v$, [N]; additive over uses."""
-        return torch.stack([part.dot(direction) for part in self.parts]).sum(0)
+        first, *rest = (part.dot(direction) for part in self.parts)
+        for other in rest:
+            first = first + other
+        return first
 
     def total(self, weights: Tensor | None = None) -> Tensor:
         r"""Return $\sum_i w_i g_i$; additive over uses, and no $g_i$ is formed."""
@@ -61,6 +95,20 @@ class ExampleGradients:
         for other in rest:
             first = first + other
         return first
+
+    def dot_total(self) -> Tensor | None:
+        r"""Return $g_i^\top\sum_m g_m$, [N], where that is cheaper than the sum itself; else None.
+
+        With one use, $\sum_m \langle a_i,a_m\rangle\langle b_i,b_m\rangle$: work $2N^2(I+O)$ instead of $4NIO$.
+        """
+        factors = self.factors_of_one_use() if self.fast else None
+        if (
+            factors is None
+            or self.examples * (factors[0].shape[1] + factors[1].shape[1]) > self.parameter.numel()
+        ):
+            return None
+        a, b = factors
+        return ((a @ a.T) * (b @ b.T)).sum(1)
 
     def norm2(self) -> Tensor:
         r"""Return $\|g_i\|^2$, [N], by the cheapest exact way the parts allow."""
@@ -70,7 +118,7 @@ class ExampleGradients:
             sums, example, _ = _joined(tables).segments()
             return sums.new_zeros(self.examples).index_add_(0, example, sums.square().sum(1))
         sizes = _sizes(others)
-        if sizes is None or not _few_uses(sizes) or (tables and sizes[0] > 1):
+        if self.norm2_walks or sizes is None:
             numbers = self.parameter.numel()  # -1 would be ambiguous where there are no examples
             return torch.cat([g.reshape(len(g), numbers).square().sum(1) for g in self.blocks()])
         if not tables:
@@ -88,7 +136,7 @@ class ExampleGradients:
             sums, _, row = _joined(tables).segments()
             return sums.new_zeros(self.parameter.shape).index_add_(0, row, sums.square())
         sizes, total = _sizes(self.parts), torch.zeros((), device=self.parameter.device)
-        if sizes is None or sizes[1] > 1:
+        if self.square_sum_walks or sizes is None:
             for g in self.blocks():
                 total = total + g.square().sum(0)
             return total
@@ -152,6 +200,7 @@ def _ghost_norm2(a: Tensor, b: Tensor) -> Tensor:
     "Large language models can be strong differentially private learners", 2022.
     """
     if a.shape[2] == 1:
-        return (a.square().sum(3) * b.square().sum(3)).sum((1, 2))
+        norms: Tensor = torch.linalg.vector_norm(a, dim=3) * torch.linalg.vector_norm(b, dim=3)
+        return norms.square().sum((1, 2)) if a.shape[1] > 1 else norms.view(-1).square()
     inner = (a @ a.transpose(-1, -2)) * (b @ b.transpose(-1, -2))
     return inner.sum((1, 2, 3)).clamp_min(0)

@@ -25,8 +25,14 @@ class Known(Enum):
     """The step taken, θ_{t+1} − θ_t."""
 
 
-CurvatureName = Literal["diag_h", "diag_ggn_exact", "diag_ggn_mc"]
-CURVATURES: tuple[CurvatureName, ...] = ("diag_h", "diag_ggn_exact", "diag_ggn_mc")
+CurvatureName = Literal["diag_h", "diag_ggn_exact", "diag_ggn_mc", "diag_h_auto", "diag_ggn_auto"]
+CURVATURES: tuple[CurvatureName, ...] = (
+    "diag_h",
+    "diag_ggn_exact",
+    "diag_ggn_mc",
+    "diag_h_auto",
+    "diag_ggn_auto",
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class Diagonal(Statistic):
     samples: int = 1
     over_examples = Join.SUM
     over_parameters = Join.NEVER
+    individual = small = False
 
     def reduce(self, g: ExampleGradients) -> Tensor:
         """Return zeros: what an unused parameter contributes."""
@@ -50,6 +57,7 @@ class DiagonalVariance(Statistic):
     diagonal: Diagonal
     over_examples = Join.SUM
     over_parameters = Join.SUM
+    individual = False
 
     def reduce(self, g: ExampleGradients) -> Tensor:
         """Return zero: what an unused parameter contributes."""
@@ -72,5 +80,5 @@ Need = Statistic | Known | TopEigenvalue
 
 
 def individual_gradients(need: Need) -> bool:
-    """Say whether a need is answered from individual gradients."""
-    return isinstance(need, Statistic) and not isinstance(need, Diagonal | DiagonalVariance)
+    """Say whether a need rests on individual gradients."""
+    return isinstance(need, Statistic) and need.individual

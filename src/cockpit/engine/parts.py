@@ -41,6 +41,11 @@ class Part(ABC):
     def total(self, weights: Tensor | None = None) -> Tensor:
         r"""Return $\sum_i w_i g_i$ without forming $g_i$; weights default to one."""
 
+    @property
+    def bytes(self) -> int:
+        """Memory that is occupied as long as this part is kept."""
+        return sum(t.numel() * t.element_size() for t in vars(self).values() if isinstance(t, Tensor))
+
     def factors(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
         r"""Return (a [n, G, T, I], b [n, G, T, O]) with $g = \sum_t b_t a_t^\top$, or None: no such form."""
         return None
@@ -83,6 +88,10 @@ class Dense(Part):
         return total
 
 
+_MIXED = "out_dtype" in (torch.bmm.__doc__ or "")
+"""Whether products of half precision can be summed and returned in float32."""
+
+
 @dataclass(frozen=True, eq=False)
 class Outer(Part):
     r"""Sums of outer products, $g_i = \sum_t b_{it} a_{it}^\top$ in each of G groups: linear layers.
@@ -100,26 +109,39 @@ class Outer(Part):
         return self.a.shape[0]
 
     def dense(self, start: int, stop: int) -> Tensor:
-        """Return one batched product."""
-        g = self.b[start:stop].transpose(-1, -2) @ self.a[start:stop]
+        """Return one batched product, summed in float32 at least."""
+        a, b = self.a[start:stop], self.b[start:stop].transpose(-1, -2)
+        if a.dtype == b.dtype == torch.bfloat16 and a.is_cuda and _MIXED:
+            n, groups = a.shape[:2]
+            g = torch.bmm(b.flatten(0, 1), a.flatten(0, 1), out_dtype=torch.float32)
+            return (
+                g.reshape(n, *self.shape)
+                if groups == 1
+                else g.unflatten(0, (n, groups)).reshape(n, *self.shape)
+            )
+        g = wide(b) @ wide(a)
         return g.reshape(len(g), *self.shape)
 
     def dot(self, direction: Tensor) -> Tensor:
         r"""Return $\sum_t b_t^\top V a_t$."""
-        groups, _, inputs, outputs = self.sizes()
-        v = direction.reshape(groups, outputs, inputs).to(self.b)
-        if inputs <= outputs:  # the same work either way, but the intermediate is the smaller one
-            return ((self.b @ v) * self.a).sum((1, 2, 3))
-        return ((self.a @ v.transpose(-1, -2)) * self.b).sum((1, 2, 3))
+        groups, uses, inputs, outputs = self.sizes()
+        a, b = wide(self.a), wide(self.b)
+        v = direction.reshape(groups, outputs, inputs).to(b)
+        if groups == 1:  # one large product instead of many small ones
+            a, b, v = a.reshape(-1, inputs), b.reshape(-1, outputs), v[0]
+        # The same work either way, but the intermediate is the smaller one.
+        products = (b @ v).mul_(a) if inputs <= outputs else (a @ v.transpose(-1, -2)).mul_(b)
+        return products.reshape(self.examples, groups * uses * min(inputs, outputs)).sum(1)
 
     def total(self, weights: Tensor | None = None) -> Tensor:
         """Return one product over examples and uses together."""
-        b = self.b if weights is None else self.b * weights.to(self.b)[:, None, None, None]
-        return torch.einsum("ngto,ngti->goi", b, self.a).reshape(self.shape)
+        a, b = wide(self.a), wide(self.b)
+        b = b if weights is None else b * weights.to(b)[:, None, None, None]
+        return torch.einsum("ngto,ngti->goi", b, a).reshape(self.shape)
 
     def factors(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Slice."""
-        return self.a[start:stop], self.b[start:stop]
+        return wide(self.a[start:stop]), wide(self.b[start:stop])
 
     def sizes(self) -> tuple[int, int, int, int]:
         """Read the factors' shapes."""

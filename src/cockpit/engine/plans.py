@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cockpit.engine.capture import Capture
-from cockpit.engine.coverage import Examination, Plan, couples_examples, shape_plan
+from cockpit.engine.coverage import Examination, Plan, batch_norms, couple_examples, shape_plan
+from cockpit.engine.roster import Roster
 
 PROOFS = 32
 """How often a forward pass is examined again because a gradient vanished; then it is taken for a dead one."""
@@ -19,12 +21,16 @@ class Plans:
 
     def __init__(self, model: nn.Module, capture: Capture) -> None:
         self._model, self._capture = model, capture
+        self._roster = Roster(model)
+        self._norms: list[_BatchNorm] | None = None
         self._plans: dict[Any, Plan] = {}
         self._tries: dict[Any, int] = {}
 
     def __call__(self, losses: Tensor | None, examples: int, parameters: Mapping[str, Tensor]) -> Plan:
         """Return by which way each parameter is served in the forward pass at hand, checking new ones."""
-        coupled = couples_examples(self._model)
+        if self._roster.refresh() or self._norms is None:
+            self._norms = batch_norms(self._model)
+        coupled = couple_examples(self._norms)
         key = (self._capture.signature(), tuple(parameters), coupled, examples == 1, losses is None)
         known = self._plans.get(key)
         if known is not None and not (known.unproven and losses is not None and self._tries[key] < PROOFS):

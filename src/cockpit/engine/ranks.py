@@ -30,6 +30,11 @@ class Ranks:
         dist.all_reduce(y, op=dist.ReduceOp.SUM, group=self.group)
         return y.to(x.device)
 
+    def first(self, numbers: list[int]) -> list[int]:
+        """Return the numbers of the first rank."""
+        mine = numbers if self.rank == 0 else [0] * len(numbers)
+        return [int(n) for n in self.sum(torch.tensor(mine)).tolist()]
+
     def all(self, fine: bool) -> bool:
         """Say whether something holds on every rank."""
         return round(float(self.sum(torch.tensor(float(fine))))) == self.size

@@ -7,7 +7,6 @@ the engine needs to know to accumulate and to run on many processes.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -15,9 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from cockpit.engine.binning import Counter, bin_index, edges
 from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.parts import wide
 
 
 class Join(Enum):
@@ -41,15 +38,68 @@ class Direction(Enum):
     """The step the optimiser took before: known from the start."""
 
 
-class Statistic(ABC):
-    """A reduction of one parameter's individual gradients."""
+class Statistic:
+    """A reduction of one parameter's individual gradients.
+
+    (No ABC, and a hash that is computed once: statistics are looked up some hundred times in a step.)
+    """
 
     over_examples: ClassVar[Join]
     over_parameters: ClassVar[Join]
+    individual: ClassVar[bool] = True
+    """Whether it rests on the gradients of single examples, and not on their sum alone."""
+    small: ClassVar[bool] = True
+    """Whether there are few numbers of a parameter, so that they are brought to the host with the others."""
 
-    @abstractmethod
+    def __init_subclass__(cls) -> None:
+        cls.__hash__ = Statistic.__hash__  # type: ignore[method-assign]  # which dataclasses then leave alone
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = hash((type(self), *self.__dict__.values()))
+        return known
+
     def reduce(self, g: ExampleGradients) -> Tensor:
         """Return the statistic of one parameter over the examples at hand."""
+        raise NotImplementedError
+
+    def walks(self, g: ExampleGradients) -> bool:
+        """Say whether `reduce` would have to write the gradients out."""
+        return False
+
+    def of_block(self, block: Tensor, g: ExampleGradients) -> Tensor | None:
+        """Return the statistic of some examples' gradients [n, D], written out; None: this is no way to it.
+
+        Blocks join like micro-batches do.
+        """
+        return None
+
+
+class Elementwise(Statistic):
+    """A statistic that must see single elements."""
+
+    def walks(self, g: ExampleGradients) -> bool:
+        """Say yes."""
+        return True
+
+    def of_block(self, block: Tensor, g: ExampleGradients) -> Tensor:
+        """Return the statistic of some examples' gradients."""
+        raise NotImplementedError
+
+    def reduce(self, g: ExampleGradients) -> Tensor:
+        """Join the blocks."""
+        return joined(self.over_examples, [self.of_block(b.flatten(1), g) for b in g.blocks()])
+
+
+def joined(join: Join, values: list[Tensor]) -> Tensor:
+    """Join answers of several parts into one."""
+    if len(values) == 1:
+        return values[0]
+    if join is Join.CAT:
+        return torch.cat(values)
+    stacked = torch.stack([v.to(values[0].device) for v in values])
+    return stacked.amax(0) if join is Join.MAX else stacked.sum(0)
 
 
 @dataclass(frozen=True)
@@ -63,6 +113,14 @@ class Norm2(Statistic):
         """Return [N]."""
         return g.norm2()
 
+    def walks(self, g: ExampleGradients) -> bool:
+        """Say whether the factors offer nothing cheaper."""
+        return g.norm2_walks
+
+    def of_block(self, block: Tensor, g: ExampleGradients) -> Tensor:
+        """Return [n]."""
+        return block.square().sum(1)
+
 
 @dataclass(frozen=True)
 class Total(Statistic):
@@ -70,6 +128,7 @@ class Total(Statistic):
 
     over_examples = Join.SUM
     over_parameters = Join.NEVER
+    small = False
 
     def reduce(self, g: ExampleGradients) -> Tensor:
         """Return the parameter's shape."""
@@ -82,10 +141,19 @@ class SquareSum(Statistic):
 
     over_examples = Join.SUM
     over_parameters = Join.NEVER
+    small = False
 
     def reduce(self, g: ExampleGradients) -> Tensor:
         """Return the parameter's shape."""
         return g.square_sum()
+
+    def walks(self, g: ExampleGradients) -> bool:
+        """Say whether several uses add up before they are squared."""
+        return g.square_sum_walks
+
+    def of_block(self, block: Tensor, g: ExampleGradients) -> Tensor:
+        """Return the parameter's shape."""
+        return block.square().sum(0).view(g.parameter.shape)
 
 
 @dataclass(frozen=True)
@@ -103,82 +171,29 @@ class Projection(Statistic):
 
 
 @dataclass(frozen=True)
-class AbsMax(Statistic):
+class AbsMax(Elementwise):
     r"""$\max_{ij} |g_{ij}|$ over finite elements."""
 
     over_examples = Join.MAX
     over_parameters = Join.MAX
 
-    def reduce(self, g: ExampleGradients) -> Tensor:
+    def of_block(self, block: Tensor, g: ExampleGradients) -> Tensor:
         """Return a number."""
-        blocks = [torch.where(b.isfinite(), b.abs(), 0).amax() for b in g.blocks() if b.numel()]
-        return torch.stack(blocks).amax() if blocks else torch.zeros((), device=g.parameter.device)
+        return torch.where(block.isfinite(), block.abs(), 0).amax() if block.numel() else block.new_zeros(())
 
 
 @dataclass(frozen=True)
-class Quantiles(Statistic):
+class Quantiles(Elementwise):
     """Lower and upper quantile of all elements, as a pair (−low, high) that joins by its maximum."""
 
     share: float
     over_examples = Join.MAX
     over_parameters = Join.MAX
 
-    def reduce(self, g: ExampleGradients) -> Tensor:
+    def of_block(self, block: Tensor, g: ExampleGradients) -> Tensor:
         """Return [2]: the widest over blocks (the exact quantile where one block holds all elements)."""
-        pairs = []
-        for block in g.blocks():
-            x = block[block.isfinite()].double()
-            if x.numel():
-                k = min(x.numel() - 1, int(self.share * x.numel()))
-                pairs.append(torch.stack([-x.kthvalue(k + 1).values, x.kthvalue(x.numel() - k).values]))
-        return torch.stack(pairs).amax(0) if pairs else torch.zeros(2, device=g.parameter.device)
-
-
-@dataclass(frozen=True)
-class Histogram1d(Statistic):
-    """Counts of all elements $g_{ij}$ in uniform bins, int64, with everything outside counted apart."""
-
-    bins: int
-    low: float
-    high: float
-    over_examples = Join.SUM
-    over_parameters = Join.SUM
-
-    def reduce(self, g: ExampleGradients) -> Tensor:
-        """Return [bins + EXTRA] int64."""
-        dtype, device = wide(g.parameter).dtype, g.parameter.device
-        counter = Counter(edges(self.bins, self.low, self.high, device), dtype)
-        for block in g.blocks():
-            counter.add(block.reshape(len(block), g.parameter.numel()).to(dtype))
-        return counter.result()
-
-
-@dataclass(frozen=True)
-class Histogram2d(Statistic):
-    r"""Joint counts of $(g_{ij}, \theta_j)$, int64; gradients outside are counted apart, parameters clamped."""
-
-    bins: tuple[int, int]
-    gradient_range: tuple[float, float]
-    parameter_range: tuple[float, float]
-    over_examples = Join.SUM
-    over_parameters = Join.SUM
-
-    def reduce(self, g: ExampleGradients) -> Tensor:
-        """Return [bins_0 · bins_1 + EXTRA] int64."""
-        rows, columns = self.bins
-        theta = wide(g.parameter.detach()).flatten()
-        place = bin_index(theta, edges(columns, *self.parameter_range, theta.device))
-        place = torch.where((place == columns) | theta.isneginf(), 0, place.clamp_max(columns - 1)).to(
-            torch.int32
-        )
-        known = ~theta.isnan()  # a parameter that is NaN has no place
-        all_known = bool(known.all())
-        counter = Counter(edges(rows, *self.gradient_range, theta.device), theta.dtype, columns)
-        for block in g.blocks():
-            values = block.reshape(len(block), g.parameter.numel()).to(theta.dtype)
-            if all_known:
-                counter.add(values, place)
-            else:
-                counter.nan += int((~known).sum()) * len(values)
-                counter.add(values[:, known], place[known])
-        return counter.result()
+        x = block[block.isfinite()].double()
+        if not x.numel():
+            return x.new_zeros(2)
+        k = min(x.numel() - 1, int(self.share * x.numel()))
+        return torch.stack([-x.kthvalue(k + 1).values, x.kthvalue(x.numel() - k).values])

@@ -3,31 +3,95 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cockpit.engine.accumulated import Accumulated
 from cockpit.engine.batch import Batch
+from cockpit.engine.capture import Use
+from cockpit.engine.curvature import wide_dtype
+from cockpit.engine.derived import Length
 from cockpit.engine.needs import Known, Need, TopEigenvalue
 from cockpit.engine.ranks import Ranks
-from cockpit.engine.statistics import Total
+from cockpit.engine.scaling import Scaling
+from cockpit.engine.statistics import Statistic, Total
 from cockpit.engine.table import Table
+from cockpit.engine.tape import Tape
+from cockpit.engine.transfer import Transfer, packed
+
+GRADIENTS = Length(Known.GRADIENTS)
+Layout = list[tuple[Statistic, tuple[str, ...]]]
+"""Statistics, each with the parameters it is known of, in the order of their transfer."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Observed:
-    """The outcome of a step."""
+    """The outcome of a step; its numbers are on their way to the host until `settle` is called."""
 
     examples: int
     table: Table
     known: dict[Known, Any]
-    eigenvalues: dict[TopEigenvalue, Any]
-    methods: dict[Need, Any]
-    variances: dict[Need, float]
-    notes: list[tuple[str, str]]
+    eigenvalues: dict[TopEigenvalue, Any] = field(default_factory=dict)
+    methods: dict[Need, Any] = field(default_factory=dict)
+    variances: dict[Need, float] = field(default_factory=dict)
+    notes: list[tuple[str, str]] = field(default_factory=list)
     """(kind, text) of things worth an event."""
+    _sent: list[tuple[Layout, Transfer, Scaling | None]] = field(default_factory=list)
+
+    def send(self) -> None:
+        """Start the transfer of all small numbers, in one piece."""
+        numbers = self.table.numbers()
+        tensors = [t for _, _, values in numbers for t in values]
+        if self.known.get(Known.LOSSES) is not None:
+            tensors.append(self.known[Known.LOSSES])
+        if tensors:
+            self.add([(statistic, names) for statistic, names, _ in numbers], Transfer(packed(tensors)))
+
+    def add(self, layout: Layout, transfer: Transfer, scaling: Scaling | None = None) -> None:
+        """Expect numbers from a transfer: statistics in this order, and what is left are the losses."""
+        self._sent.append((layout, transfer, scaling))
+
+    @property
+    def heavy(self) -> bool:
+        """Whether it holds vectors of the model's size, which are let go as soon as possible."""
+        return bool(self.known.keys() - {Known.LOSSES})
+
+    @property
+    def arrived(self) -> bool:
+        """Whether `settle` would not wait."""
+        return all(transfer.arrived for _, transfer, _ in self._sent)
+
+    def settle(self) -> None:
+        """Take the numbers as they arrive on the host, and note what is not finite."""
+        for layout, transfer, scaling in self._sent:
+            arrays = transfer.stacks([len(names) for _, names in layout])
+            for (statistic, names), values in zip(layout, arrays, strict=False):
+                self.table.settle(statistic, names, values)
+            if len(arrays) > len(layout):
+                self.known[Known.LOSSES] = torch.from_numpy(arrays[-1])
+            if scaling is not None:
+                scaling.apply(self.table)
+        self._sent.clear()
+        self.notes += self._nonfinite()
+
+    def _nonfinite(self) -> list[tuple[str, str]]:
+        notes = []
+        losses = self.known.get(Known.LOSSES)
+        if losses is not None and not np.isfinite(losses := losses.numpy()).all():
+            bad = np.flatnonzero(~np.isfinite(losses)).tolist()
+            text = f"{len(bad)} of the losses are NaN or infinite: examples {bad[:8]}"
+            notes.append(("nonfinite_loss", text))
+        if self.table.has(GRADIENTS):
+            names, lengths = self.table.stacked(GRADIENTS)
+            if not isfinite(lengths.sum()):
+                infinite = [name for name, x in zip(names, lengths.tolist(), strict=True) if not isfinite(x)]
+                text = f"NaN or infinite gradients in {len(infinite)} parameters: {infinite[:8]}"
+                notes.append(("nonfinite_gradient", text))
+        return notes
 
 
 @dataclass(eq=False)
@@ -42,6 +106,18 @@ class Step:
     losses: list[Tensor] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
+    received: list[tuple[Use, tuple[Tensor | None, ...]]] | None = None
+    """Output gradients that are only collected, where the step is replayed from a recording."""
+    tape: Tape | None = None
+    own: bool = False
+    """Whether the objective is the plain mean of the losses, so that ``.grad`` holds nothing else."""
+    lengths: dict[str, Tensor] = field(default_factory=dict)
+    r"""$\|\sum_n g_n\|^2$ of every parameter, taken when the pass ended."""
+    separations: dict[Statistic, dict[str, Tensor]] = field(default_factory=dict)
+    plain: bool = False
+    """Whether the update is expected to be a multiple of ``.grad``."""
+    left: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """What ``.grad`` was when the last pass ended."""
     immediate: bool = False
     """Whether projections on the mean gradient were made at once, for want of another micro-batch."""
     entered: int = 0
@@ -57,18 +133,17 @@ class Step:
         """Return what identifies the present content of every ``.grad``."""
         return {n: (id(p.grad), p.grad._version) for n, p in self.parameters.items() if p.grad is not None}
 
-    def known(
-        self, gradients: bool, updates: dict[str, Tensor], examples: int, ranks: Ranks | None
-    ) -> dict[Known, Any]:
-        """Return the vectors that quantities may ask for."""
+    def known(self, gradients: bool, examples: int, ranks: Ranks | None) -> dict[Known, Any]:
+        """Return the vectors that quantities may ask for, all but the update."""
         known: dict[Known, Any] = {}
         if self.losses:
-            losses = torch.cat([x.double().flatten() for x in self.losses])
+            losses = (
+                self.losses[0] if len(self.losses) == 1 else torch.cat([x.flatten() for x in self.losses])
+            )
+            losses = losses.flatten().to(wide_dtype(losses.device))
             known[Known.LOSSES] = losses if ranks is None else ranks.cat(losses)
         if self.before:
             known[Known.PARAMETERS] = self.before
-        if updates:
-            known[Known.UPDATES] = updates
         mean = self._mean_gradients(examples, ranks) if gradients else None
         if mean is not None:
             known[Known.GRADIENTS] = {
@@ -84,17 +159,9 @@ class Step:
         found = {n: t / max(1, examples) for n, t in self.table.by_parameter(Total()).items()}
         return found if self.table.used <= set(found) else None
 
-    def all_notes(self, known: dict[Known, Any]) -> list[tuple[str, str]]:
-        """Return what is worth an event: non-finite numbers, examples left out, and what was noted on the way."""
+    def all_notes(self) -> list[tuple[str, str]]:
+        """Return what is worth an event: examples left out, and what was noted on the way."""
         notes = list(self.notes)
-        if Known.LOSSES in known and not bool(known[Known.LOSSES].isfinite().all()):
-            bad = torch.nonzero(~known[Known.LOSSES].isfinite()).flatten().tolist()
-            text = f"{len(bad)} of the losses are NaN or infinite: examples {bad[:8]}"
-            notes.append(("nonfinite_loss", text))
-        names = [n for n, g in known.get(Known.GRADIENTS, {}).items() if not bool(g.isfinite().all())]
-        if names:
-            text = f"NaN or infinite gradients in {len(names)} parameters: {names[:8]}"
-            notes.append(("nonfinite_gradient", text))
         dropped = sum(b.examples - b.examples_counted for b in self.batches)
         if dropped:
             text = f"{dropped} examples of weight zero were left out of the statistics"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cockpit.engine.derived import Derived
 from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.parts import Dense, wide
+from cockpit.engine.parts import Dense
 from cockpit.engine.ranks import Ranks
-from cockpit.engine.statistics import Join, Statistic
+from cockpit.engine.statistics import Join, Statistic, joined
 from cockpit.errors import Gap
+
+Stacked = tuple[tuple[str, ...], npt.NDArray[np.float64]]
+"""Names of parameters, and an array whose first axis goes through them."""
 
 
 class Table:
@@ -23,14 +30,14 @@ class Table:
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self.parameters = parameters
-        self.values: Mapping[str, Tensor] = {}
-        """The parameters before the step, where they are kept."""
         self._cells: dict[Statistic, dict[str, list[tuple[int, Tensor]]]] = {}
         self._sizes: list[int] = []
         self._used: set[str] = set()
         self._gaps: dict[str, str] = {}
         self._void: dict[Statistic, str] = {}
         self._joined: dict[Statistic, dict[str, Tensor]] = {}
+        self._stacked: dict[Statistic, Stacked] = {}
+        self._shared: dict[Any, Any] = {}
 
     @property
     def examples(self) -> int:
@@ -96,23 +103,52 @@ class Table:
         for statistic in statistics:
             cells = self._cells.pop(statistic, {})
             self._joined[statistic] = {
-                name: _join_examples(statistic, self._filled(statistic, name, cells.get(name, [])))
-                for name in self.parameters
-                if name in self._used and name not in self._gaps
+                name: joined(statistic.over_examples, self._filled(statistic, name, cells.get(name, [])))
+                for name in self.covered
             }
         if ranks is not None:
             ranks.join({s: self._joined[s] for s in statistics})
+
+    @property
+    def covered(self) -> list[str]:
+        """Parameters that took part and whose individual gradients are known."""
+        return [name for name in self.parameters if name in self._used and name not in self._gaps]
+
+    def enter(self, statistic: Statistic, values: Mapping[str, Tensor], everywhere: bool = False) -> None:
+        """Enter a joined statistic that was had in another way, of covered parameters only or ``everywhere``."""
+        names = values if everywhere else [name for name in self.covered if name in values]
+        self._joined[statistic] = {name: values[name] for name in names}
+
+    def derive(self, statistic: Derived, examples: int) -> None:
+        """Compute a derived statistic from its sources."""
+        sources = [self._joined.get(source, {}) for source in statistic.sources]
+        names = [name for name in self.parameters if all(name in row for row in sources)]
+        self._joined[statistic] = {
+            name: statistic.derive(examples, *(row[name] for row in sources)) for name in names
+        }
+
+    def fill(self, statistics: Iterable[Statistic], everywhere: bool = False) -> None:
+        """Count zero gradients where a parameter had none so far, with the parameters as they are now.
+
+        ``everywhere``: also where it took part on other ranks only.
+        """
+        present = len(self._sizes) - 1
+        for statistic in statistics:
+            row = self._cells.setdefault(statistic, {})
+            for name in self.parameters if everywhere else self.covered:
+                if not any(batch == present for batch, _ in row.get(name, ())):
+                    self.add(statistic, name, self._zero(statistic, name, self._sizes[present]))
 
     def _filled(self, statistic: Statistic, name: str, cell: list[tuple[int, Tensor]]) -> list[Tensor]:
         by_batch: dict[int, Tensor] = {}
         for batch, value in cell:  # a micro-batch served in several pieces
             pieces = [by_batch[batch], value] if batch in by_batch else [value]
-            by_batch[batch] = _join_examples(statistic, pieces)
+            by_batch[batch] = joined(statistic.over_examples, pieces)
         sizes = self._sizes or [0]
         return [by_batch[k] if k in by_batch else self._zero(statistic, name, n) for k, n in enumerate(sizes)]
 
     def _zero(self, statistic: Statistic, name: str, examples: int) -> Tensor:
-        parameter = self.values.get(name, self.parameters[name]).detach()
+        parameter = self.parameters[name].detach()
         zeros = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(
             examples, *parameter.shape
         )
@@ -120,11 +156,50 @@ class Table:
             return zeros.new_zeros(examples)
         return statistic.reduce(ExampleGradients(name, parameter, (Dense(zeros),)))
 
+    def numbers(self) -> list[tuple[Statistic, tuple[str, ...], list[Tensor]]]:
+        """Return what is small enough to leave the device: (statistic, parameters, a tensor of each)."""
+        return [(s, tuple(row), list(row.values())) for s, row in self._joined.items() if s.small and row]
+
+    def has(self, statistic: Statistic) -> bool:
+        """Say whether some parameter has this statistic."""
+        return bool(self._joined.get(statistic)) or statistic in self._stacked
+
+    @property
+    def entered(self) -> list[Statistic]:
+        """The statistics that are joined."""
+        return list(self._joined)
+
+    def settle(self, statistic: Statistic, names: tuple[str, ...], values: npt.NDArray[np.float64]) -> None:
+        """Take a statistic's numbers as they arrived on the host, [P, …]."""
+        self._stacked[statistic] = (names, values)
+
     def by_parameter(self, statistic: Statistic) -> dict[str, Tensor]:
         """Return the statistic of every parameter that has one."""
         if statistic in self._void:
             raise Gap(self._void[statistic])
+        if statistic in self._stacked:
+            names, values = self._stacked.pop(statistic)
+            self._joined[statistic] = dict(zip(names, torch.from_numpy(values).unbind(0), strict=True))
         return self._joined.get(statistic, {})
+
+    def stacked(self, statistic: Statistic) -> Stacked:
+        """Return the statistic of every parameter that has one as one array on the host, [P, …] float64."""
+        if statistic in self._void:
+            raise Gap(self._void[statistic])
+        if statistic not in self._stacked:
+            row = self._joined.get(statistic, {})
+            values = [v.detach().double().cpu() for v in row.values()]
+            self._stacked[statistic] = (tuple(row), torch.stack(values).numpy() if values else np.zeros(0))
+        names, array = self._stacked[statistic]
+        if names and not array.size:
+            raise Gap("no_examples: no example of this step counts")
+        return names, array
+
+    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """Return what several quantities compute alike, computed once."""
+        if key not in self._shared:
+            self._shared[key] = compute()
+        return self._shared[key]
 
     def restore(self, statistic: Statistic, values: Mapping[str, Tensor]) -> None:
         """Enter a joined statistic that was saved with a checkpoint."""
@@ -134,16 +209,24 @@ class Table:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype in which gradient elements are seen."""
-        return wide(torch.empty(0, dtype=next(iter(self.parameters.values())).dtype)).dtype
+        dtype = next(iter(self.parameters.values())).dtype
+        return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
     def total(self, statistic: Statistic) -> Tensor:
         """Return the statistic of the whole model; a `Gap` if a parameter that matters has none."""
         self.total_exists(statistic)
-        return _reduce(statistic.over_parameters, list(self.by_parameter(statistic).values()))
+        if statistic in self._stacked:
+            values = self._stacked[statistic][1]
+            whole = values.max(0) if statistic.over_parameters is Join.MAX else values.sum(0)
+            return torch.as_tensor(whole)
+        return joined(statistic.over_parameters, list(self.by_parameter(statistic).values()))
 
     def total_exists(self, statistic: Statistic) -> None:
         """Raise a `Gap` if a parameter that matters has no such statistic."""
-        values = self.by_parameter(statistic)
+        if statistic in self._void:
+            raise Gap(self._void[statistic])
+        stacked = self._stacked.get(statistic)
+        values = set(stacked[0] if stacked is not None else self.by_parameter(statistic))
         missing = [name for name in self._used if name not in values]
         if missing:
             reason = self._gaps.get(missing[0]) or "no individual gradients at this step"
@@ -151,23 +234,3 @@ class Table:
             raise Gap(f"not_covered: {missing[0]}{more}: {reason}")
         if not values:
             raise Gap("no_gradients: no parameter took part in this step")
-
-
-def _join_examples(statistic: Statistic, values: list[Tensor]) -> Tensor:
-    return _reduce(statistic.over_examples, values)
-
-
-def _reduce(join: Join, values: list[Tensor]) -> Tensor:
-    if len(values) == 1:
-        return values[0]
-    if join is Join.CAT:
-        return torch.cat(values)
-    values = [v.to(values[0].device) for v in values]
-    reduction: Callable[[Tensor], Tensor] = _REDUCTIONS[join]
-    return reduction(torch.stack(values))
-
-
-_REDUCTIONS: dict[Join, Callable[[Tensor], Tensor]] = {
-    Join.SUM: lambda x: x.sum(0),
-    Join.MAX: lambda x: x.amax(0),
-}

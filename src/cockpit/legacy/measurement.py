@@ -56,11 +56,12 @@ class Measurement:
         self._due = [q for q in quantities if q.due(frame.step)]
         self._following = None
         needs = {need for q in self._due for need in q.source.request(q.memory, frame.step)}
-        self.engine.last_update = {}
+        self.engine.remember({})
         if self._waiting is not None and self._waiting.observation.step == frame.step - 1:
             with self._guarded("measuring the update"):
                 self._following = self._waiting.moved(parameters)
-                self.engine.last_update = self._following[Known.UPDATES]
+                updates = self._following[Known.UPDATES]
+                self.engine.remember({n: (u, 1.0) for n, u in updates.items()})
                 needs |= {need for q in self._waiting.quantities for need in q.source.needs_after}
         losses = self._losses(frame, needs)
         if HERE in needs:
@@ -82,6 +83,8 @@ class Measurement:
             self.engine.leave()
             self.engine.before_update()
             observed = self.engine.finish(moved=False)
+            if observed is not None:
+                observed.settle()
         self.engine.capture.forget()
         now = None if observed is None else observation(frame, observed, self.chosen)
         if now is not None and self._blind and (handed_in := values(frame.info)) is not None:

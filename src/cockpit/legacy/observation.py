@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from cockpit.engine.derived import Length, squared_lengths
 from cockpit.engine.needs import Known
 from cockpit.engine.statistics import Direction, Projection
 from cockpit.engine.step import Observed
@@ -22,7 +23,7 @@ from cockpit.legacy.utils.optim import ComputeStep
 from cockpit.quantities.quantity import Observation, OptimizerView, Reading
 
 HERE, THERE = Projection(Direction.UPDATE), Projection(Direction.LAST_UPDATE)
-LATE = frozenset({HERE, Known.UPDATES})
+LATE = frozenset({HERE, Length(Known.UPDATES)})
 """What is known only when the optimizer has moved."""
 
 
@@ -55,6 +56,8 @@ class Waiting:
         o = self.observation
         updates = {n: parameters[n].detach() - before for n, before in o[Known.PARAMETERS].items()}
         o.statistics.restore(HERE, self.held.slopes(updates))
+        lengths = squared_lengths(list(updates.values()))
+        o.statistics.restore(Length(Known.UPDATES), dict(zip(updates, lengths, strict=True)))
         return replace(o, known={**o.known, Known.UPDATES: updates})
 
 

@@ -24,6 +24,7 @@ class Held(Statistic):
     over_parameters = Join.SUM
 
     def __init__(self) -> None:
+        self._hash = id(self)
         self._pieces: dict[str, list[ExampleGradients]] = {}
         self._uses: list[Use] = []
 

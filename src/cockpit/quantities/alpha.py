@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import nan
 
-from torch import Tensor, finfo
+import numpy as np
+from torch import finfo
 
+from cockpit.engine.derived import Length
 from cockpit.engine.needs import Known
 from cockpit.engine.statistics import Direction, Projection
-from cockpit.errors import Gap
-from cockpit.quantities.quantity import Number, Observation, Quantity, Reading
+from cockpit.quantities.noise import Array
+from cockpit.quantities.quantity import Observation, Quantity, Reading
+from cockpit.store.record import Numbers
 
+STEP = Length(Known.UPDATES)
 HERE, THERE = Projection(Direction.UPDATE), Projection(Direction.LAST_UPDATE)
 
 
@@ -27,38 +31,46 @@ class Alpha(Quantity):
     minimum and gives NaN.
     """
 
-    needs = (Known.LOSSES, Known.UPDATES, HERE)
+    needs = (Known.LOSSES, STEP, HERE)
     needs_after = (Known.LOSSES, THERE)
 
     def compute(self, o: Observation) -> Reading:
         after = o.following
         assert after is not None
+        o.insist(HERE, "slopes")
+        o.insist(STEP, "updates")
         each = _by_parameter(o, after)
-        if all(not s.any() for s in o[Known.UPDATES].values()):
-            return Reading(-1.0, dict.fromkeys(each, -1.0), "zero_step: the optimiser did not move")
-        slopes0, slopes1 = o.statistics.total(HERE).double(), after.statistics.total(THERE).double()
-        d0, d1 = float(slopes0.mean()), float(slopes1.mean())
+        if not o.statistics.stacked(STEP)[1].any():
+            return Reading(-1.0, each, "zero_step: the optimiser did not move")
+        o.statistics.total_exists(HERE)
+        after.statistics.total_exists(THERE)
+        slopes0, slopes1 = o.statistics.stacked(HERE)[1].sum(0), after.statistics.stacked(THERE)[1].sum(0)
+        d0, d1 = float(slopes0.sum()) / len(slopes0), float(slopes1.sum()) / len(slopes1)
         enough = min(len(slopes0), len(slopes1)) > 1
         if not enough or Known.LOSSES not in o.known or Known.LOSSES not in after.known:
             return _reading(d0, d1, each, "slopes_only: no variances or no losses")
         status = "ok"
-        losses0, losses1 = o.losses, after.losses
+        losses0, losses1 = o.losses.numpy(), after.losses.numpy()
         epsilon = finfo(o.statistics.dtype).eps
         v = [_variance_of_mean(x, epsilon) for x in (losses0, losses1, slopes0, slopes1)]
-        c = float(losses1.mean() - losses0.mean()) - 0.5 * (d0 + d1)
+        rise = float(losses1.sum()) / len(losses1) - float(losses0.sum()) / len(losses0)
+        c = rise - 0.5 * (d0 + d1)
         if sum(v) == 0:
             status, v = "noise_free: all examples agree", [1.0, 1.0, 1.0, 1.0]
         ratio = c / (v[0] + v[1] + 0.25 * (v[2] + v[3]))
         return _reading(d0 + 0.5 * v[2] * ratio, d1 + 0.5 * v[3] * ratio, each, status)
 
 
-def _variance_of_mean(x: Tensor, epsilon: float) -> float:
+def _variance_of_mean(x: Array, epsilon: float) -> float:
     """Return the variance of the mean; what rounding alone explains is none."""
-    variance = float(x.var(unbiased=True))
-    return variance / len(x) if variance > (16 * epsilon * float(x.abs().amax())) ** 2 else 0.0
+    n = len(x)
+    off = x - x.sum() / n
+    variance = float(off @ off) / (n - 1)
+    rounding = 16 * epsilon * max(float(x.max()), -float(x.min()))
+    return 0.0 if variance <= rounding**2 else variance / n
 
 
-def _reading(d0: float, d1: float, each: dict[str, Number], status: str) -> Reading:
+def _reading(d0: float, d1: float, each: Numbers, status: str) -> Reading:
     more = {"slope_start": d0, "slope_end": d1}
     if d1 < d0:
         return Reading(nan, each, "concave: the fitted parabola has no minimum", more)
@@ -69,14 +81,21 @@ def _reading(d0: float, d1: float, each: dict[str, Number], status: str) -> Read
     return Reading(-d1 / d0, each, status, more)
 
 
-def _by_parameter(o: Observation, after: Observation) -> dict[str, Number]:
-    here, there = o.statistics.by_parameter(HERE), after.statistics.by_parameter(THERE)
-    if not here:
-        raise Gap("no_slopes: no individual gradients along the step")
-    each: dict[str, Number] = {}
-    for name in here:
-        if name in there:
-            d0, d1 = float(here[name].double().mean()), float(there[name].double().mean())
-            moved = bool(o[Known.UPDATES][name].any())
-            each[name] = -1.0 if not moved else -d1 / d0 if d0 else nan
-    return each
+def _by_parameter(o: Observation, after: Observation) -> Numbers:
+    """Return minus the ratio of the slopes, −1 where a parameter stood still."""
+    names, here = o.statistics.stacked(HERE)
+    names_after, there = after.statistics.stacked(THERE)
+    d0, d1 = here.sum(1) / here.shape[1], there.sum(1) / there.shape[1] if there.size else np.zeros(0)
+    if names != names_after:
+        place = {name: k for k, name in enumerate(names_after)}
+        both = [k for k, name in enumerate(names) if name in place]
+        names, d0, d1 = tuple(names[k] for k in both), d0[both], d1[[place[names[k]] for k in both]]
+    moving, lengths = o.statistics.stacked(STEP)
+    if moving != names:
+        steps = dict(zip(moving, lengths.tolist(), strict=True))
+        lengths = np.array([steps.get(name, 0.0) for name in names])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = -d1 / d0
+    ratio[d0 == 0] = nan
+    ratio[~(lengths > 0)] = -1.0
+    return Numbers(names, ratio)

@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from cockpit.engine.derived import MeanNorm2
 from cockpit.engine.needs import Known
-from cockpit.engine.statistics import Norm2, Total
+from cockpit.engine.statistics import Norm2
 from cockpit.errors import Gap
 from cockpit.quantities.noise import several
 from cockpit.quantities.quantity import Observation, Quantity, Reading
 from cockpit.quantities.sgd import status_for_sgd
+from cockpit.store.record import Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +22,7 @@ class CABS(Quantity):
     is stored with that remark.
     """
 
-    needs = (Norm2(), Total(), Known.LOSSES)
+    needs = (Norm2(), MeanNorm2(), Known.LOSSES)
     unit = "examples"
 
     def compute(self, o: Observation) -> Reading:
@@ -26,11 +30,9 @@ class CABS(Quantity):
         loss, n = float(o.losses.mean()), o.examples
         if not loss > 0:
             raise Gap(f"loss_not_positive: the criterion divides by the loss, which is {loss:.3g}")
-        o.statistics.total(Norm2())
-        norm2, total = o.statistics.by_parameter(Norm2()), o.statistics.by_parameter(Total())
-        each = {}
-        for name, value in norm2.items():
-            mean2 = float((total[name].double() / n).square().sum())
-            variance = max(0.0, float(value.double().sum()) / n - mean2)
-            each[name] = o.optimizer.learning_rate.get(name, 0.0) * variance / loss
-        return Reading(sum(each.values()), each, status_for_sgd(o))
+        o.statistics.total_exists(Norm2())
+        names, norm2 = o.statistics.stacked(Norm2())
+        variance = np.maximum(0.0, norm2.sum(1) / n - o.statistics.stacked(MeanNorm2())[1])
+        rates = np.array([o.optimizer.learning_rate.get(name, 0.0) for name in names])
+        each = rates * variance / loss
+        return Reading(each.sum(), Numbers(names, each), status_for_sgd(o))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import nan, sqrt
 
-from torch import Tensor
+import numpy as np
 
 from cockpit.engine.needs import CURVATURES, CurvatureName, Diagonal, DiagonalVariance
+from cockpit.engine.statistics import Statistic
+from cockpit.engine.table import Stacked
 from cockpit.errors import Gap
 from cockpit.quantities.quantity import Observation, Quantity, check_choice
+from cockpit.store.record import Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,10 +20,12 @@ class CurvatureQuantity(Quantity):
     """A quantity computed from a curvature diagonal.
 
     ``curvature`` is ``"diag_h"`` (the Hessian; exact where it equals the GGN or the model is small, else an
-    estimate with its standard error), ``"diag_ggn_exact"`` or ``"diag_ggn_mc"`` (``samples`` draws).
+    estimate with its standard error), ``"diag_ggn_exact"`` or ``"diag_ggn_mc"`` (``samples`` draws). With
+    ``"diag_h_auto"`` and ``"diag_ggn_auto"`` the GGN is exact where that takes no longer than a training step,
+    else estimated by one draw; the status says which.
     """
 
-    curvature: CurvatureName = "diag_h"
+    curvature: CurvatureName = "diag_h_auto"
     samples: int = 1
 
     def __post_init__(self) -> None:
@@ -32,13 +37,15 @@ class CurvatureQuantity(Quantity):
         """What is asked of the engine."""
         return Diagonal(self.curvature, self.samples if self.curvature == "diag_ggn_mc" else 1)
 
-    def diagonals(self, o: Observation) -> dict[str, Tensor]:
-        """Return the diagonal's mean over examples, by parameter."""
+    def stacked(self, o: Observation, folded: Statistic) -> Stacked:
+        """Return numbers folded from the diagonal, or raise the `Gap` that says why there are none."""
         method = o.curvature_method.get(self.diagonal)
         if isinstance(method, Gap):
             raise method
-        o.statistics.total_exists(self.diagonal)
-        return {n: d.double() / o.examples for n, d in o.statistics.by_parameter(self.diagonal).items()}
+        if not o.examples:
+            raise Gap("no_examples: no example of this step counts")
+        o.statistics.total_exists(folded)
+        return o.statistics.stacked(folded)
 
     def standard_error(self, o: Observation) -> float:
         """Return the standard error of the whole trace; zero where the diagonal is exact, NaN where unknown."""
@@ -46,12 +53,12 @@ class CurvatureQuantity(Quantity):
             return sqrt(o.trace_variance[self.diagonal]) / o.examples
         return nan if self.status(o) != "ok" else 0.0
 
-    def standard_errors(self, o: Observation) -> dict[str, Tensor]:
+    def standard_errors(self, o: Observation) -> Numbers:
         """Return the standard error of each parameter's trace."""
-        found = o.statistics.by_parameter(DiagonalVariance(self.diagonal))
-        return {n: v.double().clamp_min(0).sqrt() / o.examples for n, v in found.items()}
+        names, variances = o.statistics.stacked(DiagonalVariance(self.diagonal))
+        return Numbers(names, np.sqrt(np.maximum(variances, 0)) / o.examples)
 
     def status(self, o: Observation) -> str:
         """Say how the number was obtained, if not exactly."""
         method = o.curvature_method.get(self.diagonal, "")
-        return f"estimated: {method}" if method in ("hutchinson", "ggn_mc") else "ok"
+        return f"estimated: {method}" if method in ("hutchinson", "ggn_mc", "hessian=ggn_mc") else "ok"

@@ -1,11 +1,12 @@
 """Distance from the initial parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from cockpit.engine.needs import Known
+from cockpit.engine.derived import Separation
+from cockpit.engine.needs import Need
 from cockpit.errors import Gap
 from cockpit.quantities.norms import norms
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
@@ -18,13 +19,20 @@ class Distance(Quantity):
     $\theta_0$ are the parameters at the first watched step, or those restored with a checkpoint.
     """
 
-    needs = (Known.PARAMETERS,)
-
     def start(self, parameters: Mapping[str, Tensor], memory: Memory) -> None:
-        memory.setdefault("origin", {name: p.detach().clone() for name, p in parameters.items()})
+        origin = memory.setdefault("origin", {})  # the same mapping as in a request made before
+        if not origin:
+            origin.update({name: p.detach().clone() for name, p in parameters.items()})
+
+    @property
+    def adaptive(self) -> bool:
+        return False
+
+    def request(self, memory: Memory, step: int) -> Iterable[Need]:
+        return (Separation(memory.setdefault("origin", {})),)
 
     def compute(self, o: Observation) -> Reading:
-        origin, now = o.memory.get("origin", {}), o[Known.PARAMETERS]
-        if not all(name in origin for name in now):
+        separation = Separation(o.memory["origin"])
+        if set(o.statistics.parameters) - set(o.statistics.stacked(separation)[0]):
             raise Gap("no_origin: a parameter appeared after the first watched step")
-        return norms({name: p - origin[name].to(p) for name, p in now.items()})
+        return norms(o, separation)

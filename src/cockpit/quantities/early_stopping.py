@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
-from cockpit.engine.statistics import SquareSum, Total
-from cockpit.quantities.noise import signal_to_noise, sum_of
+from cockpit.engine.derived import SignalToNoise
+from cockpit.engine.needs import Need
+from cockpit.quantities.noise import signal_to_noise
 from cockpit.quantities.quantity import Observation, Quantity, Reading
 from cockpit.quantities.sgd import status_for_sgd
+from cockpit.store.record import Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,10 +19,13 @@ class EarlyStopping(Quantity):
     """
 
     epsilon: float = 1e-5
-    needs = (SquareSum(), Total())
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (SignalToNoise(self.epsilon, unbiased=True),)
 
     def compute(self, o: Observation) -> Reading:
         n = o.examples
-        sums, sizes = signal_to_noise(o, self.epsilon, unbiased=True)
-        each = {name: 1 - n * s / sizes[name] for name, s in sums.items()}
-        return Reading(1 - n * sum_of(sums) / sum(sizes.values()), each, status_for_sgd(o))
+        names, sums, sizes = signal_to_noise(o, self.epsilon, unbiased=True)
+        each = Numbers(names, 1 - n * sums / sizes)
+        return Reading(1 - n * sums.sum() / sizes.sum(), each, status_for_sgd(o))

@@ -3,15 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-from torch import Tensor
-
-from cockpit.engine.binning import edges
+from cockpit.engine.binning import edge_array
+from cockpit.engine.histograms import Histogram1d
 from cockpit.engine.needs import Need
-from cockpit.engine.statistics import Histogram1d
 from cockpit.quantities.bins import Adaptation, NoAdaptation, Range
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
-from cockpit.store.record import Histogram
+from cockpit.store.record import Histogram, Histograms
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,21 +28,23 @@ class GradHist1d(Quantity):
         low, high = memory.get("range", self.range)
         return Histogram1d(self.bins, float(low), float(high))
 
+    @property
+    def adaptive(self) -> bool:
+        return self.adapt is not None
+
     def request(self, memory: Memory, step: int) -> Iterable[Need]:
         policy = self.adapt or NoAdaptation()
         return (self._statistic(memory), *(policy.needs if policy.when(step) else ()))
 
     def compute(self, o: Observation) -> Reading:
         statistic = self._statistic(o.memory)
-        parts = o.statistics.by_parameter(statistic)
-        each = {n: self._histogram(c, statistic, o) for n, c in parts.items()} if self.by_parameter else {}
-        whole = self._histogram(o.statistics.total(statistic), statistic, o)
+        o.statistics.total_exists(statistic)
+        names, counts = o.statistics.stacked(statistic)
+        edge = edge_array(statistic.bins, statistic.low, statistic.high)
+        inside, outside = counts[:, : self.bins], counts[:, self.bins :]
+        each = Histograms(names, inside, edge, outside) if self.by_parameter else {}
+        whole = Histogram(inside.sum(0), edge, *outside.sum(0).tolist())
         policy = self.adapt or NoAdaptation()
         if policy.when(o.step):
             o.memory["range"] = policy.adapted((statistic.low, statistic.high), o)
         return Reading(whole, each)
-
-    def _histogram(self, counts: Tensor, s: Histogram1d, o: Observation) -> Histogram:
-        edge = edges(s.bins, s.low, s.high, counts.device).double().cpu().numpy().copy()
-        whole = counts.cpu().numpy().astype(np.int64)
-        return Histogram(whole[: s.bins], edge, *(int(k) for k in whole[s.bins :]))

@@ -3,15 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-from torch import Tensor
-
-from cockpit.engine.binning import edges
-from cockpit.engine.needs import Known, Need
-from cockpit.engine.statistics import Histogram2d
+from cockpit.engine.binning import edge_array
+from cockpit.engine.histograms import Histogram2d
+from cockpit.engine.needs import Need
 from cockpit.quantities.bins import Adaptation, NoAdaptation, Range
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
-from cockpit.store.record import Histogram
+from cockpit.store.record import Histogram, Histograms
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,28 +32,28 @@ class GradHist2d(Quantity):
         policies = [policy or NoAdaptation() for policy in self.adapt]
         return [policy if policy.when(step) else NoAdaptation() for policy in policies]
 
+    @property
+    def adaptive(self) -> bool:
+        return self.adapt != (None, None)
+
     def request(self, memory: Memory, step: int) -> Iterable[Need]:
-        own = (self._statistic(memory), Known.PARAMETERS)
-        return (*own, *(need for policy in self._due(step) for need in policy.needs))
+        return (self._statistic(memory), *(need for policy in self._due(step) for need in policy.needs))
 
     def compute(self, o: Observation) -> Reading:
         statistic = self._statistic(o.memory)
-        parts = o.statistics.by_parameter(statistic)
-        each = {n: self._histogram(c, statistic, o) for n, c in parts.items()} if self.by_parameter else {}
-        whole = self._histogram(o.statistics.total(statistic), statistic, o)
+        o.statistics.total_exists(statistic)
+        names, counts = o.statistics.stacked(statistic)
+        (rows, columns), cut = self.bins, self.bins[0] * self.bins[1]
+        both = (
+            edge_array(rows, *statistic.gradient_range),
+            edge_array(columns, *statistic.parameter_range),
+        )
+        inside, outside = counts[:, :cut].reshape(-1, rows, columns), counts[:, cut:]
+        each = Histograms(names, inside, both, outside) if self.by_parameter else {}
+        whole = Histogram(inside.sum(0), both, *outside.sum(0).tolist())
         first, second = self._due(o.step)
         o.memory["range"] = (
             first.adapted(statistic.gradient_range, o),
             second.adapted(statistic.parameter_range, o),
         )
         return Reading(whole, each)
-
-    def _histogram(self, counts: Tensor, s: Histogram2d, o: Observation) -> Histogram:
-        rows, columns = s.bins
-        both = (
-            edges(rows, *s.gradient_range, counts.device).double().cpu().numpy().copy(),
-            edges(columns, *s.parameter_range, counts.device).double().cpu().numpy().copy(),
-        )
-        whole = counts.cpu().numpy().astype(np.int64)
-        inside = whole[: rows * columns].reshape(rows, columns)
-        return Histogram(inside, both, *(int(k) for k in whole[rows * columns :]))

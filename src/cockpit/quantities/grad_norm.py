@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from cockpit.engine.derived import Length
 from cockpit.engine.needs import Known
 from cockpit.quantities.norms import norms
 from cockpit.quantities.quantity import Observation, Quantity, Reading
@@ -14,7 +15,8 @@ class GradNorm(Quantity):
     A parameter that no loss depends on counts as zero.
     """
 
-    needs = (Known.GRADIENTS,)
+    needs = (Length(Known.GRADIENTS),)
 
     def compute(self, o: Observation) -> Reading:
-        return norms(o[Known.GRADIENTS])
+        o.insist(Length(Known.GRADIENTS), "gradients")
+        return norms(o, Length(Known.GRADIENTS))

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from cockpit.engine.derived import Trace
 from cockpit.engine.needs import DiagonalVariance, Need
 from cockpit.quantities.curvature_choice import CurvatureQuantity
-from cockpit.quantities.noise import sum_of
 from cockpit.quantities.quantity import Number, Observation, Reading
+from cockpit.store.record import Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,13 +18,13 @@ class HessTrace(CurvatureQuantity):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        return (self.diagonal, DiagonalVariance(self.diagonal))
+        return (Trace(self.diagonal), DiagonalVariance(self.diagonal))
 
     def compute(self, o: Observation) -> Reading:
-        each = {name: d.sum() for name, d in self.diagonals(o).items()}
-        status = self.status(o)
+        names, traces = self.stacked(o, Trace(self.diagonal))
+        each, status = traces / o.examples, self.status(o)
         errors: dict[str, Number] = {
             "": self.standard_error(o),
             **(self.standard_errors(o) if status != "ok" else {}),
         }
-        return Reading(sum_of(each), each, status, {"standard_error": errors})
+        return Reading(each.sum(), Numbers(names, each), status, {"standard_error": errors})

@@ -1,9 +1,12 @@
 """The inner product test."""
 
 from dataclasses import dataclass
-from math import sqrt
+from typing import Any
 
-from cockpit.engine.statistics import Direction, Norm2, Projection, Total
+import numpy as np
+
+from cockpit.engine.derived import MeanNorm2
+from cockpit.engine.statistics import Direction, Norm2, Projection
 from cockpit.quantities.noise import Moments, difference, gradient_test
 from cockpit.quantities.quantity import Observation, Quantity, Reading
 
@@ -16,12 +19,12 @@ class InnerTest(Quantity):
     al., 2017).
     """
 
-    needs = (Norm2(), Total(), Projection(Direction.MEAN))
+    needs = (Norm2(), MeanNorm2(), Projection(Direction.MEAN))
 
     def compute(self, o: Observation) -> Reading:
         return gradient_test(o, inner_test, inner=True)
 
 
-def inner_test(m: Moments) -> float:
+def inner_test(m: Moments) -> Any:
     """Evaluate the formula."""
-    return sqrt(difference(m.inner2_sum, m.examples * m.mean2**2) / (m.pairs * m.mean2**2))
+    return np.sqrt(difference(m.inner2_sum, m.examples * m.mean2**2) / (m.pairs * m.mean2**2))

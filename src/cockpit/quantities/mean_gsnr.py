@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from cockpit.engine.statistics import SquareSum, Total
-from cockpit.quantities.noise import signal_to_noise, sum_of
+from cockpit.engine.derived import SignalToNoise
+from cockpit.engine.needs import Need
+from cockpit.quantities.noise import signal_to_noise
 from cockpit.quantities.quantity import Observation, Quantity, Reading
+from cockpit.store.record import Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,8 +18,11 @@ class MeanGSNR(Quantity):
     """
 
     epsilon: float = 1e-5
-    needs = (SquareSum(), Total())
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (SignalToNoise(self.epsilon, unbiased=False),)
 
     def compute(self, o: Observation) -> Reading:
-        sums, sizes = signal_to_noise(o, self.epsilon, unbiased=False)
-        return Reading(sum_of(sums) / sum(sizes.values()), {n: s / sizes[n] for n, s in sums.items()})
+        names, sums, sizes = signal_to_noise(o, self.epsilon, unbiased=False)
+        return Reading(sums.sum() / sizes.sum(), Numbers(names, sums / sizes))

@@ -1,9 +1,12 @@
 """The norm test."""
 
 from dataclasses import dataclass
-from math import sqrt
+from typing import Any
 
-from cockpit.engine.statistics import Norm2, Total
+import numpy as np
+
+from cockpit.engine.derived import MeanNorm2
+from cockpit.engine.statistics import Norm2
 from cockpit.quantities.noise import Moments, difference, gradient_test
 from cockpit.quantities.quantity import Observation, Quantity, Reading
 
@@ -15,12 +18,12 @@ class NormTest(Quantity):
     Above 0.9 the batch is too small for its gradient to be trusted.
     """
 
-    needs = (Norm2(), Total())
+    needs = (Norm2(), MeanNorm2())
 
     def compute(self, o: Observation) -> Reading:
         return gradient_test(o, norm_test, inner=False)
 
 
-def norm_test(m: Moments) -> float:
+def norm_test(m: Moments) -> Any:
     """Evaluate the formula."""
-    return sqrt(difference(m.norm2_sum, m.examples * m.mean2) / (m.pairs * m.mean2))
+    return np.sqrt(difference(m.norm2_sum, m.examples * m.mean2) / (m.pairs * m.mean2))

@@ -1,14 +1,13 @@
 """Euclidean norms of a vector that is split into parameters."""
 
-from collections.abc import Mapping
+import numpy as np
 
-import torch
-from torch import Tensor
+from cockpit.engine.statistics import Statistic
+from cockpit.quantities.quantity import Observation, Reading
+from cockpit.store.record import Numbers
 
-from cockpit.quantities.quantity import Reading
 
-
-def norms(parts: Mapping[str, Tensor]) -> Reading:
+def norms(o: Observation, squared_lengths: Statistic) -> Reading:
     """Return each parameter's norm and the root of their sum of squares."""
-    each = {name: torch.linalg.vector_norm(part, dtype=torch.float64) for name, part in parts.items()}
-    return Reading(torch.linalg.vector_norm(torch.stack(list(each.values()))), each)
+    names, squares = o.statistics.stacked(squared_lengths)
+    return Reading(float(np.sqrt(squares.sum())), Numbers(names, np.sqrt(squares)))

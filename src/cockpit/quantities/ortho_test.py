@@ -1,9 +1,12 @@
 """The orthogonality test."""
 
 from dataclasses import dataclass
-from math import sqrt
+from typing import Any
 
-from cockpit.engine.statistics import Direction, Norm2, Projection, Total
+import numpy as np
+
+from cockpit.engine.derived import MeanNorm2
+from cockpit.engine.statistics import Direction, Norm2, Projection
 from cockpit.quantities.noise import Moments, difference, gradient_test
 from cockpit.quantities.quantity import Observation, Quantity, Reading
 
@@ -15,12 +18,12 @@ class OrthoTest(Quantity):
     How much individual gradients scatter *across* the mean gradient (Bollapragada et al., 2017).
     """
 
-    needs = (Norm2(), Total(), Projection(Direction.MEAN))
+    needs = (Norm2(), MeanNorm2(), Projection(Direction.MEAN))
 
     def compute(self, o: Observation) -> Reading:
         return gradient_test(o, ortho_test, inner=True)
 
 
-def ortho_test(m: Moments) -> float:
+def ortho_test(m: Moments) -> Any:
     """Evaluate the formula."""
-    return sqrt(difference(m.norm2_sum, m.inner2_sum / m.mean2) / (m.pairs * m.mean2))
+    return np.sqrt(difference(m.norm2_sum, m.inner2_sum / m.mean2) / (m.pairs * m.mean2))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from cockpit.engine.lanczos import Eigenpair
 from cockpit.engine.needs import Known, Need, TopEigenvalue
+from cockpit.engine.statistics import Statistic
 from cockpit.engine.table import Table
 from cockpit.errors import CockpitError, Gap
 from cockpit.naming import snake_case
@@ -58,6 +60,11 @@ class Observation:
             raise Gap(f"no_{what.value}: the {what.value} of this step are not known")
         return found
 
+    def insist(self, statistic: Statistic, what: str) -> None:
+        """Say that something is missing if no parameter has this statistic."""
+        if not self.statistics.stacked(statistic)[0]:
+            raise Gap(f"no_{what}: the {what} of this step are not known")
+
     @property
     def losses(self) -> Tensor:
         """The loss of every example, [N], float64."""
@@ -70,7 +77,11 @@ Number = float | Tensor
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a quantity returns: a value for the model, values by parameter, and how far to trust them."""
+    """What a quantity returns: a value for the model, values by parameter, and how far to trust them.
+
+    ``by_parameter`` is any mapping; `Numbers` and `Histograms` (``cockpit.store.record``) hold all parameters in one
+    array, which costs least to record.
+    """
 
     value: Number | Histogram | None = None
     by_parameter: Mapping[str, Number | Histogram] = field(default_factory=dict)
@@ -102,6 +113,11 @@ class Quantity(ABC):
         """Return the needs where they depend on earlier steps (adapted bins); by default just `needs`."""
         return self.needs
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether a request depends on the value before, which must then be known before the next step begins."""
+        return type(self).request is not Quantity.request
+
     def start(self, parameters: Mapping[str, Tensor], memory: Memory) -> None:  # noqa: B027  # most need none
         """Look at the parameters once, before the first step."""
 
@@ -109,7 +125,7 @@ class Quantity(ABC):
     def compute(self, o: Observation) -> Reading | Number | Histogram:
         """Return the value; raise `Gap` where it does not exist."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The stored name: the class in snake_case, and the label."""
         return snake_case(type(self).__name__) + (f":{self.label}" if self.label else "")

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from cockpit.engine.derived import Takeuchi
 from cockpit.engine.needs import CurvatureName, Need
-from cockpit.engine.statistics import SquareSum
 from cockpit.quantities.curvature_choice import CurvatureQuantity
-from cockpit.quantities.noise import sum_of
 from cockpit.quantities.quantity import Observation, Reading
+from cockpit.store.record import Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,24 +17,17 @@ class TICDiag(CurvatureQuantity):
     curvature that is negative or below 10 ε, the status says ``ill_conditioned``.
     """
 
-    curvature: CurvatureName = "diag_ggn_exact"
+    curvature: CurvatureName = "diag_ggn_auto"
     epsilon: float = 1e-7
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        return (SquareSum(), self.diagonal)
+        return (Takeuchi(self.diagonal, self.epsilon),)
 
     def compute(self, o: Observation) -> Reading:
-        o.statistics.total_exists(SquareSum())
-        diagonals, squares = self.diagonals(o), o.statistics.by_parameter(SquareSum())
-        each, doubtful, negative, size = {}, 0.0, 0, 0
-        for name, h in diagonals.items():
-            terms = squares[name].double() / o.examples / (h + self.epsilon)
-            weak = (h < 0) | (h.abs() < 10 * self.epsilon)
-            each[name] = terms.sum()
-            doubtful += float(terms[weak].abs().sum())
-            negative, size = negative + int((h < 0).sum()), size + h.numel()
-        total, status = float(sum_of(each)), self.status(o)
+        names, sums = self.stacked(o, Takeuchi(self.diagonal, self.epsilon))
+        each, size = Numbers(names, sums[:, 0]), sum(o.statistics.parameters[name].numel() for name in names)
+        (total, doubtful, negative), status = sums.sum(0).tolist(), self.status(o)
         if status == "ok" and doubtful >= 0.01 * abs(total) > 0:
             status = "ill_conditioned: 1 % or more of the sum comes from curvature near or below zero"
         return Reading(total, each, status, {"share_negative": negative / max(1, size)})

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from cockpit.engine.derived import Trace
 from cockpit.engine.needs import CurvatureName, Need
 from cockpit.engine.statistics import Norm2
 from cockpit.quantities.curvature_choice import CurvatureQuantity
 from cockpit.quantities.quantity import Observation, Reading
+from cockpit.store.record import Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,16 +17,18 @@ class TICTrace(CurvatureQuantity):
     Thomas et al., 2020.
     """
 
-    curvature: CurvatureName = "diag_ggn_exact"
+    curvature: CurvatureName = "diag_ggn_auto"
     epsilon: float = 1e-7
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        return (Norm2(), self.diagonal)
+        return (Norm2(), Trace(self.diagonal))
 
     def compute(self, o: Observation) -> Reading:
-        traces = {name: float(h.sum()) for name, h in self.diagonals(o).items()}
-        norm2 = {n: float(v.double().mean()) for n, v in o.statistics.by_parameter(Norm2()).items()}
-        each = {name: norm2[name] / (trace + self.epsilon) for name, trace in traces.items() if name in norm2}
-        total = float(o.statistics.total(Norm2()).double().mean())
-        return Reading(total / (sum(traces.values()) + self.epsilon), each, self.status(o))
+        names, traces = self.stacked(o, Trace(self.diagonal))
+        o.statistics.total_exists(Norm2())
+        place = {name: k for k, name in enumerate(o.statistics.stacked(Norm2())[0])}
+        norm2 = o.statistics.stacked(Norm2())[1].mean(1)
+        total = norm2.sum() / (traces.sum() / o.examples + self.epsilon)
+        each = norm2[[place[name] for name in names]] / (traces / o.examples + self.epsilon)
+        return Reading(total, Numbers(names, each), self.status(o))

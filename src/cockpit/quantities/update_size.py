@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from cockpit.engine.derived import Length
 from cockpit.engine.needs import Known
 from cockpit.quantities.norms import norms
 from cockpit.quantities.quantity import Observation, Quantity, Reading
@@ -11,7 +12,8 @@ from cockpit.quantities.quantity import Observation, Quantity, Reading
 class UpdateSize(Quantity):
     r"""Size of the step the optimiser took, $\|\theta_{t+1} - \theta_t\|_2$, per parameter and in all."""
 
-    needs = (Known.UPDATES,)
+    needs = (Length(Known.UPDATES),)
 
     def compute(self, o: Observation) -> Reading:
-        return norms(o[Known.UPDATES])
+        o.insist(Length(Known.UPDATES), "updates")
+        return norms(o, Length(Known.UPDATES))

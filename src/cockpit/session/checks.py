@@ -92,8 +92,10 @@ def _quantity(given: object) -> Quantity:
     raise CockpitError(f"Cockpit(quantities=…): {given!r} is neither a quantity nor the name of one")
 
 
-def checked_counts(step: object, seed: object) -> None:
-    """Insist on whole numbers for the first step and the seed."""
+def checked_counts(step: object, seed: object, memory: object = None) -> None:
+    """Insist on whole numbers for the first step, the seed and the bytes that may be kept."""
+    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or memory < 0):
+        raise CockpitError(f"Cockpit(memory=…): a number of bytes, e.g. 2**30, not {memory!r}")
     if step is not None and (not isinstance(step, int) or isinstance(step, bool) or step < 0):
         raise CockpitError(
             f"Cockpit(step=…): the number of the first step, 0 or more, not {step!r} ({type(step).__name__})"

@@ -7,8 +7,9 @@ due, no global random number is drawn, and whatever fails in here becomes a reco
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from typing import Any, Self
 
@@ -17,12 +18,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cockpit.engine.engine import Engine
+from cockpit.engine.needs import Need
 from cockpit.engine.ranks import ranks_of
-from cockpit.engine.step import Observed
 from cockpit.errors import CockpitError
 from cockpit.quantities.quantity import Memory, Observation, Quantity
 from cockpit.registry import preset_of
 from cockpit.schedule import Schedule
+from cockpit.session.budget import Budget
 from cockpit.session.checks import (
     checked_counts,
     checked_losses,
@@ -31,8 +33,13 @@ from cockpit.session.checks import (
     checked_quantities,
 )
 from cockpit.session.optimizers import Optimizers
+from cockpit.session.pending import Pending
 from cockpit.session.recorder import Recorder
 from cockpit.session.state import restored, saved
+from cockpit.session.stopwatch import clock_for
+
+LAG = 4
+"""How many steps may wait for their numbers to come from the device."""
 
 
 class Cockpit:
@@ -44,6 +51,7 @@ class Cockpit:
         config: ``"economy"`` (default), ``"business"`` or ``"full"``.
         quantities: instead of a configuration, a list of quantities, quantity classes or names.
         when: a schedule for all quantities of the configuration, e.g. ``every(10)``; default: every step.
+        budget: the share of training time that watching may take, e.g. 0.05; steps are then left out as needed.
         run: a name (the run goes to ``./cockpit_logs/<time>-<name>/``) or a folder, which is used as it is; a run
             that is there already is continued.
         step: the number of the first step, for a training that is resumed without `load_state_dict`; by default 0,
@@ -51,6 +59,9 @@ class Cockpit:
         seed: seed of the private random generators (Monte-Carlo curvature, eigenvalue starts).
         process_group: the data-parallel group whose batches belong together; default: all processes where
             `torch.distributed` is initialised, ``False``: this process alone.
+        memory: how many bytes may be kept from a backward pass until the optimiser has moved (Alpha needs that with
+            optimisers other than plain SGD); default: an eighth of the device's peak, or 512 MiB on a CPU.
+        fast: ``False`` computes everything in the plain way, without compiled kernels and shortcuts, for comparison.
     """
 
     def __init__(
@@ -62,20 +73,29 @@ class Cockpit:
         run: str | PathLike[str] | None = None,
         *,
         when: Schedule | Callable[[int], bool] | int | None = None,
+        budget: float | None = None,
         step: int | None = None,
         seed: int = 0,
         process_group: dist.ProcessGroup | bool | None = None,
+        memory: int | None = None,
+        fast: bool = True,
     ) -> None:
-        checked_counts(step, seed)
+        checked_counts(step, seed, memory)
         self.model = checked_model(model)
         optimizers = checked_optimizers(optimizer)
         self.quantities = checked_quantities(config, quantities, when)
         device = next(p.device for p in self.model.parameters() if p.requires_grad)
         ranks = ranks_of(process_group, device)
-        self._engine = Engine(self.model, ranks, seed, root=model)
+        agree = list[int] if ranks is None else ranks.first
+        self.budget = None if budget is None else Budget(budget, self.quantities, clock_for(device), agree)
+        """What watching has cost and how often quantities are measured, where a budget was given."""
+        self._engine = Engine(self.model, ranks, seed, model, fast, memory)
         self._memory: dict[str, Memory] = {q.name: {} for q in self.quantities}
         self._due: list[Quantity] = []
         self._waiting: list[Quantity] = []
+        self._pending: deque[Pending] = deque()
+        self._covered: tuple[Any, dict[str, tuple[str, str]]] = (None, {})
+        self._asked: tuple[Any, frozenset[Need]] = (None, frozenset())
         self._previous: Observation | None = None
         self._watching = self._closed = self._started = False
         name = preset_of(self.quantities)
@@ -96,7 +116,10 @@ class Cockpit:
     @property
     def coverage(self) -> dict[str, tuple[str, str]]:
         """By which way each parameter's individual gradients are had, and why: {name: (way, reason)}."""
-        return {name: (c.way.value, c.reason) for name, c in self._engine.coverage.items()}
+        if self._covered[0] is not self._engine.coverage:
+            ways = self._engine.coverage
+            self._covered = (ways, {name: (c.way.value, c.reason) for name, c in ways.items()})
+        return self._covered[1]
 
     def backward(self, losses: Tensor) -> None:
         """Run ``losses.mean().backward()``, watched. Call it once for every micro-batch.
@@ -105,11 +128,10 @@ class Cockpit:
             losses: one loss per example, [N] (``reduction="none"``).
         """
         self._check_open("backward")
-        with self.watch(checked_losses(losses, "backward")):
+        with self._watched(checked_losses(losses, "backward"), own=True):
             losses.mean().backward()
 
-    @contextmanager
-    def watch(self, losses: Tensor | None = None) -> Iterator[None]:
+    def watch(self, losses: Tensor | None = None) -> AbstractContextManager[None]:
         """Watch the one backward pass inside the block, whoever calls it and however it weighs the losses.
 
         Args:
@@ -117,17 +139,21 @@ class Cockpit:
                 for a mean over the leading axis of the model's input, and what needs losses is left out.
         """
         self._check_open("watch")
+        if losses is not None:
+            checked_losses(losses, "watch")
+        return self._watched(losses, own=False)
+
+    @contextmanager
+    def _watched(self, losses: Tensor | None, own: bool) -> Iterator[None]:
         if self._watching:
             raise CockpitError(
                 "watch: a backward pass is being watched already. Leave the first `with cockpit.watch(…)` block "
                 "(or the call of `cockpit.backward`) before the next one; each holds exactly one backward pass."
             )
-        if losses is not None:
-            checked_losses(losses, "watch")
         self._watching = True
         watched = False
         try:
-            watched = self._enter(losses)
+            watched = self._enter(losses, own)
             yield
         except BaseException:
             self._engine.interrupt()  # the user's exception is the news; nothing of this pass is kept
@@ -156,6 +182,10 @@ class Cockpit:
                 self._close_step()
             elif self._engine.begun:
                 self._skip()
+            self._settle(wait=True)
+        if self.budget is not None:
+            with self._recorder.guarded(self.step, "budget"):
+                self._recorder.note({"budget": self.budget.describe()})
         self._optimizers.remove()
         self._engine.close()
         self._recorder.close()
@@ -170,16 +200,22 @@ class Cockpit:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed training needs to go on as if it had never stopped (tensors and plain values)."""
-        return saved(self.step, self._memory, self._engine, self._waiting, self._previous)
+        self._settle(wait=True)
+        state = saved(self.step, self._started, self._memory, self._engine, self._waiting, self._previous)
+        return {**state, "budget": None if self.budget is None else self.budget.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state_dict`; records at or beyond its step are superseded."""
+        self._asked = (None, frozenset())
+        self._settle(wait=True)
         self._engine.abandon()
         self.step = int(state["step"])
         self._started = bool(state["started"])
         self._waiting, self._previous = restored(
             state, self._memory, self._engine, self.quantities, self._optimizers.view()
         )
+        if self.budget is not None and state.get("budget") is not None:
+            self.budget.load_state_dict(state["budget"])
         self._recorder.rewind(self.step)
         self._plan()
 
@@ -187,13 +223,27 @@ class Cockpit:
 
     def _plan(self) -> None:
         """Decide once what the coming step is asked for."""
-        needs = {need for q in self._waiting for need in q.needs_after}
         self._due = [q for q in self.quantities if self._is_due(q)]
+        if self.budget is not None:
+            with self._recorder.guarded(self.step, "budget"):
+                self._due = self.budget.plan(self.step, self._due)
+                for text in self.budget.news():
+                    self._recorder.event(self.step, "budget", text)
+        with self._guarded("preparing the step"):
+            self._engine.plain = self._optimizers.plain
+            self._engine.begin(self._needs())
+
+    def _needs(self) -> frozenset[Need]:
+        """Return what the quantities ask of the coming step; the same object as long as they ask for the same."""
+        asking = (self._due, self._waiting)
+        if asking == self._asked[0] and not any(q.adaptive for q in self._due):
+            return self._asked[1]
+        needs = {need for q in self._waiting for need in q.needs_after}
         for quantity in self._due:
             with self._recorder.guarded(self.step, quantity.name):
                 needs.update(quantity.request(self._memory[quantity.name], self.step))
-        with self._guarded("preparing the step"):
-            self._engine.begin(frozenset(needs))
+        self._asked = (asking, frozenset(needs))
+        return self._asked[1]
 
     def _is_due(self, quantity: Quantity) -> bool:
         try:
@@ -228,15 +278,19 @@ class Cockpit:
             self._skip()
         return self._engine.busy
 
-    def _enter(self, losses: Tensor | None) -> bool:
+    def _enter(self, losses: Tensor | None, own: bool) -> bool:
         """Begin watching; return whether there is anything to watch."""
-        if not self._ready():
+        ready = self._ready()
+        if self.budget is not None:
+            with self._recorder.guarded(self.step, "budget"):
+                self.budget.entered()
+        if not ready:
             return False
         if losses is not None and losses.numel() == 0:
             self._recorder.event(self.step, "empty_batch", "a batch without examples was not watched")
             return False
         with self._guarded("preparing to watch"):
-            self._engine.enter(losses)
+            self._engine.enter(losses, own)
             return True
         return False
 
@@ -256,6 +310,8 @@ class Cockpit:
     def _skip(self) -> None:
         text = "gradients were cleared although the optimiser had not stepped (a loss scaler does so after overflow)"
         self._recorder.event(self.step, "step_skipped", text)
+        if self.budget is not None:
+            self.budget.skipped()
         self._engine.abandon()
         self._plan()
 
@@ -268,47 +324,62 @@ class Cockpit:
         self._close_step()
 
     def _close_step(self) -> None:
+        began = time.perf_counter()
         self._optimizers.begin()
-        observed = None
-        with self._guarded("finishing the step"):
-            observed = self._engine.finish(moved=True) if self._engine.busy else self._engine.nothing()
-        if observed is not None and (self._due or self._waiting):
-            with self._guarded("recording the step"):
-                self._record(observed)
-        else:
-            self._waiting, self._previous = [], None
-            if self._due and not self._engine.begun:
-                text = "the optimiser stepped without a watched backward pass: nothing is known of this step"
-                self._recorder.event(self.step, "unwatched_step", text)
+        seen = self._finish() if self._due or self._waiting else True
+        if self._pending:
+            self._settle(wait=False)
         self.step += 1
+        if self.budget is not None:
+            with self._recorder.guarded(self.step, "budget"):
+                self.budget.ended(seen, bool(self._pending))
         self._plan()
+        if self.budget is not None:
+            self.budget.paid(time.perf_counter() - began)
 
-    def _record(self, observed: Observed) -> None:
-        view = self._optimizers.view()
-        now = Observation(
-            self.step,
-            observed.examples,
-            observed.table,
-            view,
-            {},
-            observed.known,
-            observed.eigenvalues,
-            observed.methods,
-            observed.variances,
-            time.time(),
-        )
+    def _finish(self) -> bool:
+        """Take what was measured of the step; return whether it could be observed."""
+        observed, view, failed = None, self._optimizers.view(), True
+        with self._guarded("finishing the step"):
+            if self._engine.busy:
+                observed = self._engine.finish(True, view.learning_rate if view.plain_sgd else None)
+            else:
+                observed = self._engine.nothing()
+            failed = False
+        if observed is not None:
+            self._pending.append(Pending(self.step, observed, view, self._due, self._waiting, time.time()))
+            self._waiting = [q for q in self._due if q.needs_after]
+            self._settle(wait=observed.heavy or any(q.adaptive for q in self._due))
+            return True
+        self._waiting = []
+        if self._due and not failed:
+            text = "the optimiser stepped without a watched backward pass: nothing is known of this step"
+            self._recorder.event(self.step, "unwatched_step", text)
+        return False
+
+    def _settle(self, wait: bool) -> None:
+        """Record the steps whose numbers have arrived; or (``wait``) all there are."""
+        while self._pending and (wait or len(self._pending) > LAG or self._pending[0].observed.arrived):
+            with self._guarded("recording the step"):
+                self._record(self._pending.popleft())
+
+    def _record(self, p: Pending) -> None:
+        p.observed.settle()
+        now = p.observation()
         before = self._previous
         if before is not None:
-            for quantity in self._waiting:
+            for quantity in p.waiting:
                 self._recorder.read(
                     quantity, before, self._memory[quantity.name], self.coverage, following=now
                 )
-        for quantity in self._due:
-            if not quantity.needs_after:
+        waiting = False
+        for quantity in p.due:
+            if quantity.needs_after:
+                waiting = True
+            else:
                 self._recorder.read(quantity, now, self._memory[quantity.name], self.coverage)
-        self._waiting = [q for q in self._due if q.needs_after]
-        self._previous = now if self._waiting else None
-        self._recorder.step(self.step, view.learning_rates, observed.notes, self.coverage)
+        self._previous = now if waiting else None
+        self._recorder.step(p.step, p.view.learning_rates, p.observed.notes, self.coverage)
 
     @contextmanager
     def _guarded(self, doing: str) -> Iterator[None]:

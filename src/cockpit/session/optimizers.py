@@ -36,6 +36,7 @@ class Optimizers:
             self._handles.append(optimizer.register_step_pre_hook(self._pre))
             self._handles.append(optimizer.register_step_post_hook(lambda *_, k=k: self._post(k)))
         self._rates = self._learning_rates()
+        self._view: OptimizerView | None = None
 
     def _pre(self, *_: Any) -> None:
         self.stepping = True
@@ -82,13 +83,21 @@ class Optimizers:
 
     def view(self) -> OptimizerView:
         """Return what quantities may know; learning rates are those of the step just taken."""
+        rates, plain = tuple(lr for _, lr in self._rates), self.plain
+        if self._view is not None and (self._view.learning_rates, self._view.plain_sgd) == (rates, plain):
+            return self._view
         rate = {id(p): lr for params, lr in self._rates for p in params}
         by_name: Mapping[str, float] = {
             name: rate[id(p)] for name, p in self._model.named_parameters() if id(p) in rate
         }
         name = "+".join(type(o).__name__ for o in self._optimizers)
-        plain = all(_plain_sgd(o) for o in self._optimizers)
-        return OptimizerView(name, by_name, plain, tuple(lr for _, lr in self._rates))
+        self._view = OptimizerView(name, by_name, plain, rates)
+        return self._view
+
+    @property
+    def plain(self) -> bool:
+        """Whether all of them are plain gradient descent."""
+        return all(_plain_sgd(o) for o in self._optimizers)
 
     def remove(self) -> None:
         """Take all hooks off."""

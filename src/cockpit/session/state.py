@@ -17,6 +17,7 @@ from cockpit.quantities.quantity import Memory, Observation, OptimizerView, Quan
 
 def saved(
     step: int,
+    started: bool,
     memory: Mapping[str, Memory],
     engine: Engine,
     waiting: Sequence[Quantity],
@@ -25,7 +26,7 @@ def saved(
     """Return the state: the step, what quantities and engine remember, and the step that waits for its successor."""
     state: dict[str, Any] = {
         "step": step,
-        "started": any(memory.values()) or step > 0,
+        "started": started,
         "memory": {name: dict(m) for name, m in memory.items()},
         "engine": engine.state(),
         "waiting": [q.name for q in waiting],

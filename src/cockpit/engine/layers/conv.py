@@ -89,6 +89,10 @@ def _convolved(
 
     def outer(start: int, stop: int) -> Outer:
         patches = images(start, stop)
+        if len(m.kernel_size) == 2 and placed.shape[1] == 1 and patches.numel():  # there is a kernel for it
+            a = F.unfold(patches, m.kernel_size, m.dilation, 0, m.stride).unflatten(1, (groups, -1))
+            b = placed[start:stop, 0].to(width).reshape(stop - start, groups, sizes[3], uses)
+            return Outer(a.transpose(2, 3), b.transpose(2, 3), m.weight.shape)
         for axis, (size, stride, dilation) in enumerate(
             zip(m.kernel_size, m.stride, m.dilation, strict=True)
         ):
@@ -103,7 +107,7 @@ def _convolved(
 
     numbers = groups * uses * (sizes[2] + sizes[3])
     block = max(1, gradients.BLOCK // max(1, numbers))
-    return Convolved(outer, len(placed), m.weight.shape, block, images, placed, m, sizes)
+    return Convolved(outer, len(placed), m.weight.shape, block, images, seen, placed, m, sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +115,7 @@ class Convolved(Lazy):
     """Outer products with patches; linear questions are answered by convolutions, without patches."""
 
     images: Callable[[int, int], Tensor]
+    seen: Tensor
     placed: Tensor
     module: Convolution | Transposed
     known_sizes: tuple[int, int, int, int]

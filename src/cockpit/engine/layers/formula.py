@@ -38,6 +38,8 @@ class Layout:
 
     def split(self, x: Tensor, examples: int, features: int) -> Tensor:
         """Return ``x`` as [N, T, *features]; T collects everything in front that is not the example."""
+        if x.ndim == features + 1 and len(x) == examples and not self.axis:  # nothing to move
+            return x.unsqueeze(1)
         tail = x.shape[x.ndim - features :]
         if x.ndim == features:  # an unbatched call belongs to the only example
             return x.reshape(1, 1, *tail)

@@ -1,5 +1,6 @@
 """Linear and Bilinear layers with any leading axes."""
 
+import torch
 from torch import Tensor, nn
 
 from cockpit.engine import gradients
@@ -12,8 +13,10 @@ def linear(call: Call) -> dict[str, Part]:
     r"""$g_i = \sum_t \delta_{it} a_{it}^\top$, bias $\sum_t \delta_{it}$."""
     weight = call.module.weight
     assert isinstance(weight, Tensor)
-    a, b = wide(call.split(call.input, 1)), wide(call.split(call.grad, 1))
-    return {"weight": outer(a, b, weight), "bias": Dense(b.sum(1))}
+    a, b = call.split(call.input, 1), call.split(call.grad, 1)
+    if not (a.dtype == b.dtype == torch.bfloat16 and a.is_cuda):  # which has products summed in float32
+        a, b = wide(a), wide(b)
+    return {"weight": outer(a, b, weight), "bias": Dense(b.sum(1, dtype=wide(b[:0]).dtype))}
 
 
 @formula(nn.Bilinear, features=1)

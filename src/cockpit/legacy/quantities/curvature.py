@@ -16,7 +16,7 @@ class HessMaxEV(MeasuredNow):
     def __init__(
         self, track_schedule: Callable[[int], Any], verbose: bool = False, use_power: bool = True
     ) -> None:
-        super().__init__(track_schedule, verbose, hess_max_ev.HessMaxEV())
+        super().__init__(track_schedule, verbose, hess_max_ev.HessMaxEV(tolerance=1e-3))
 
 
 class HessTrace(PerTensor):

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.parts import Dense
-from cockpit.engine.statistics import Histogram2d
+from cockpit.engine.histograms import Histogram2d
+from cockpit.engine.statistics import Elementwise
 from cockpit.legacy.quantities.bin_adaptation import NoAdaptation
 from cockpit.legacy.quantities.measured import MeasuredNow
 from cockpit.quantities import grad_hist1d, grad_hist2d
@@ -62,11 +61,17 @@ class GradHist1d(MeasuredNow):
 class Folded(Histogram2d):
     """The joint histogram with gradients outside their range counted in the outer bins of their column."""
 
-    def reduce(self, g: ExampleGradients) -> Tensor:
+    def walks(self, g: ExampleGradients) -> bool:
+        """Say yes: elements are moved before they are counted."""
+        return True
+
+    def of_block(self, block: Tensor, g: ExampleGradients) -> Tensor:
         """Return [bins_0 · bins_1 + EXTRA] int64."""
-        inside = (Dense(block.clamp(*self.gradient_range)) for block in g.blocks())
-        counts = [Histogram2d.reduce(self, ExampleGradients(g.name, g.parameter, (x,))) for x in inside]
-        return torch.stack(counts).sum(0)
+        return super().of_block(block.clamp(*self.gradient_range), g)
+
+    def reduce(self, g: ExampleGradients) -> Tensor:
+        """Join the blocks."""
+        return Elementwise.reduce(self, g)
 
 
 @dataclass(frozen=True, eq=False)

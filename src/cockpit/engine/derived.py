@@ -1,0 +1,185 @@
+r"""Numbers made on the device from vectors of a parameter's size, so that only the numbers leave it.
+
+A `Derived` statistic names its sources, statistics that are themselves as large as the parameter (sums of
+gradients or of their squares, curvature), and folds them into a few numbers once they are joined over
+micro-batches and ranks. A `Length` does so with a vector of the step: gradient, update, distance travelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.curvature import wide_dtype
+from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.needs import Diagonal, Known
+from cockpit.engine.statistics import Join, SquareSum, Statistic, Total
+
+
+class Folded(Statistic):
+    """Numbers that are not reduced from individual gradients directly."""
+
+    over_examples = Join.NEVER
+    over_parameters = Join.SUM
+    individual = False
+
+    def reduce(self, g: ExampleGradients) -> Tensor:
+        """Not asked: it has other sources."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Length(Folded):
+    r"""$\|x_p\|^2$ of a vector of the step, for every parameter p."""
+
+    of: Known
+
+
+@dataclass(frozen=True, eq=False)
+class Separation(Folded):
+    r"""$\|\theta_p - \theta_{0,p}\|^2$ of every parameter before the step, from an origin."""
+
+    origin: Mapping[str, Tensor]
+
+    def __post_init__(self) -> None:
+        self.__dict__["_hash"] = id(self.origin)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Separation) and other.origin is self.origin
+
+    def __repr__(self) -> str:
+        return f"Separation({id(self.origin)})"
+
+
+class Derived(Folded):
+    """Numbers of a parameter computed from larger statistics of it."""
+
+    @property
+    def sources(self) -> tuple[Statistic, ...]:
+        """What it is computed from."""
+        raise NotImplementedError
+
+    def derive(self, examples: int, *sources: Tensor) -> Tensor:
+        """Return the numbers of one parameter."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MeanNorm2(Derived):
+    r"""$\|g\|^2$ with the mean gradient $g = \frac1N\sum_n g_n$ of the examples."""
+
+    sources = (Total(),)
+
+    def derive(self, examples: int, *sources: Tensor) -> Tensor:
+        """Return a number."""
+        (total,) = sources
+        (square,) = squared_lengths([total])
+        return square / max(1, examples) ** 2
+
+
+@dataclass(frozen=True)
+class SignalToNoise(Derived):
+    r"""$\sum_j g_j^2/(\sigma_j^2 + \varepsilon)$ with the variance of individual gradients, biased or unbiased."""
+
+    epsilon: float
+    unbiased: bool
+    sources = (SquareSum(), Total())
+    individual = True
+
+    def derive(self, examples: int, *sources: Tensor) -> Tensor:
+        """Return a number; differences of squares that rounding makes negative are clamped at zero."""
+        squares, total = (x.to(wide_dtype(x.device)) for x in sources)
+        factor = examples / max(1, examples - 1) if self.unbiased else 1.0
+        mean = total / max(1, examples)
+        variance = (squares / max(1, examples) - mean.square()).clamp_min(0)
+        return (mean.square() / (factor * variance + self.epsilon)).sum()
+
+
+@dataclass(frozen=True)
+class Trace(Derived):
+    r"""$\sum_j h_j$ of a curvature diagonal, summed over examples."""
+
+    diagonal: Diagonal
+
+    @property
+    def sources(self) -> tuple[Statistic, ...]:
+        """The diagonal."""
+        return (self.diagonal,)
+
+    def derive(self, examples: int, *sources: Tensor) -> Tensor:
+        """Return a number."""
+        return sources[0].sum(dtype=wide_dtype(sources[0].device))
+
+
+@dataclass(frozen=True)
+class Takeuchi(Derived):
+    r"""$\sum_j \frac{\frac1N\sum_n g_{nj}^2}{h_j+\varepsilon}$; of it, what rests on curvature near or below zero.
+
+    The third number counts coordinates of negative curvature.
+    """
+
+    diagonal: Diagonal
+    epsilon: float
+    individual = True
+
+    @property
+    def sources(self) -> tuple[Statistic, ...]:
+        """Squares and diagonal."""
+        return (SquareSum(), self.diagonal)
+
+    def derive(self, examples: int, *sources: Tensor) -> Tensor:
+        """Return [3]."""
+        squares, h = (x.to(wide_dtype(x.device)) / max(1, examples) for x in sources)
+        terms = squares / (h + self.epsilon)
+        weak = (h < 0) | (h.abs() < 10 * self.epsilon)
+        return torch.stack([terms.sum(), torch.where(weak, terms.abs(), 0).sum(), (h < 0).sum().to(terms)])
+
+
+GROUP = 2**24
+"""How many numbers are subtracted at once for a distance (64 MiB in float32)."""
+
+
+def squared_lengths(vectors: Sequence[Tensor], origins: Sequence[Tensor] | None = None) -> list[Tensor]:
+    r"""Return $\|x_p\|^2$, or $\|x_p - y_p\|^2$, in wide sums: a few launches for all parameters together."""
+    found: list[Tensor] = []
+    for start, stop in _groups([v.numel() for v in vectors]):
+        group = list(vectors[start:stop])
+        if origins is not None:
+            group = list(torch._foreach_sub(group, list(origins[start:stop])))
+        found += _squares(group)
+    return found
+
+
+ROW = 2**12
+"""How many float32 squares are summed before the sum is widened (on a CPU, where converting each would take longer)."""
+
+
+def _squares(vectors: list[Tensor]) -> list[Tensor]:
+    dtype = wide_dtype(vectors[0].device)
+    if vectors[0].device.type != "cpu" or any(v.dtype == torch.float64 for v in vectors):
+        return [n * n for n in torch._foreach_norm(vectors, 2, dtype=dtype)]
+    found = []
+    for vector in vectors:
+        if vector.numel() <= ROW:
+            found.append(torch.linalg.vector_norm(vector, dtype=dtype).square())
+            continue
+        flat = vector.reshape(-1).float()
+        cut = flat.numel() // ROW * ROW
+        rows = torch.linalg.vector_norm(flat[:cut].view(-1, ROW), dim=1).to(dtype)
+        rest = torch.linalg.vector_norm(flat[cut:], dtype=dtype)
+        found.append(rows.dot(rows) + rest * rest)
+    return found
+
+
+def _groups(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Cut a list of vectors into runs of at most `GROUP` numbers."""
+    cuts, start, size = [], 0, 0
+    for k, numbers in enumerate(sizes):
+        if k > start and size + numbers > GROUP:
+            cuts.append((start, k))
+            start, size = k, 0
+        size += numbers
+    return [*cuts, (start, len(sizes))] if sizes else []

@@ -1,0 +1,94 @@
+"""Histograms of all elements of individual gradients, alone or jointly with the parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.binning import Grid, bin_index, edges
+from cockpit.engine.counting import count, count_outer
+from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.kernels import available
+from cockpit.engine.kernels.rows import prepared
+from cockpit.engine.parts import wide
+from cockpit.engine.statistics import Elementwise, Join, joined
+
+
+class Histogram(Elementwise):
+    """Integer counts of all elements, with everything outside counted apart.
+
+    Where the gradients are outer products of one use, they are counted without being written out.
+    """
+
+    over_examples = Join.SUM
+    over_parameters = Join.SUM
+
+    @property
+    def grid(self) -> Grid:
+        """The bins."""
+        raise NotImplementedError
+
+    def constants(self, device: torch.device) -> list[object]:
+        """Return what counting looks up, for a recording that must keep it alive."""
+        grid = self.grid
+        return [prepared(grid, double, device) for double in (False, True)] if available() else []
+
+    def columns(self, g: ExampleGradients) -> Tensor | None:
+        """Return the column of every element of the parameter, [D] int32; −1 where it has none."""
+        return None
+
+    def walks(self, g: ExampleGradients) -> bool:
+        """Say whether there are no factors to count from."""
+        return g.factors_of_one_use() is None
+
+    def of_block(self, block: Tensor, g: ExampleGradients) -> Tensor:
+        """Return [bins · columns + EXTRA] int64."""
+        return count(wide(block), self.grid, self.columns(g), g.fast)
+
+    def reduce(self, g: ExampleGradients) -> Tensor:
+        """Return [bins · columns + EXTRA] int64."""
+        factors = g.factors_of_one_use() if g.fast else None
+        if factors is not None:
+            return count_outer(*factors, self.grid, self.columns(g), g.fast)
+        return joined(Join.SUM, [self.of_block(b.flatten(1), g) for b in g.blocks()])
+
+
+@dataclass(frozen=True)
+class Histogram1d(Histogram):
+    """Counts of all elements $g_{ij}$ in uniform bins, int64, with everything outside counted apart."""
+
+    bins: int
+    low: float
+    high: float
+
+    @property
+    def grid(self) -> Grid:
+        """The bins."""
+        return Grid(self.bins, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Histogram2d(Histogram):
+    r"""Joint counts of $(g_{ij}, \theta_j)$, int64; gradients outside are counted apart, parameters clamped."""
+
+    bins: tuple[int, int]
+    gradient_range: tuple[float, float]
+    parameter_range: tuple[float, float]
+
+    @property
+    def grid(self) -> Grid:
+        """The bins of the gradient; the parameter's are columns."""
+        return Grid(self.bins[0], *self.gradient_range, columns=self.bins[1])
+
+    def constants(self, device: torch.device) -> list[object]:
+        """Return also the parameter's bins."""
+        return [*super().constants(device), edges(self.bins[1], *self.parameter_range, device)]
+
+    def columns(self, g: ExampleGradients) -> Tensor:
+        """Return each parameter's bin; one that is NaN has none."""
+        count, theta = self.bins[1], wide(g.parameter.detach()).flatten()
+        place = bin_index(theta, edges(count, *self.parameter_range, theta.device))
+        place = torch.where((place == count) | theta.isneginf(), 0, place.clamp_max(count - 1))
+        return torch.where(theta.isnan(), -1, place).to(torch.int32)

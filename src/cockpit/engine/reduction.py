@@ -1,0 +1,78 @@
+"""Reducing one parameter's individual gradients to all statistics asked for, with as few looks as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from cockpit.engine import kernels
+from cockpit.engine.binning import Grid
+from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.histograms import Histogram1d
+from cockpit.engine.statistics import Norm2, Projection, Quantiles, Statistic, joined
+
+Directions = Mapping[Projection, tuple[Tensor, float | Tensor]]
+"""For every projection its direction, as a vector and a factor."""
+
+
+def reductions(
+    g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
+) -> Iterator[tuple[Statistic, Tensor]]:
+    """Yield (statistic, value). If one of them needs the gradients written out, it shares them with the others."""
+    walking = [s for s in statistics if s.walks(g)] if g.fast else []
+    if walking:
+        walking += [s for s in statistics if isinstance(s, Projection) and s in directions]
+        yield from _walk(g, walking, directions)
+    for statistic in statistics:
+        if statistic in walking:
+            continue
+        if isinstance(statistic, Projection) and statistic in directions:
+            vector, factor = directions[statistic]
+            yield statistic, g.dot(vector) * factor
+        else:
+            yield statistic, statistic.reduce(g)
+
+
+def _walk(
+    g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
+) -> Iterator[tuple[Statistic, Tensor]]:
+    whole = any(isinstance(s, Quantiles) for s in statistics)
+    found: dict[Statistic, list[Tensor]] = {s: [] for s in statistics}
+    for block in g.blocks(whole):
+        flat = block.reshape(len(block), g.parameter.numel())
+        fused = _fused(flat, g, statistics, directions)
+        for s in statistics:
+            if s in fused:
+                found[s].append(fused[s])
+            elif isinstance(s, Projection):
+                vector, factor = directions[s]
+                found[s].append((flat @ vector.reshape(-1).to(flat)) * factor)
+            else:
+                value = s.of_block(flat, g)
+                assert value is not None
+                found[s].append(value)
+    for s, values in found.items():
+        yield s, joined(s.over_examples, values)
+
+
+def _fused(
+    flat: Tensor, g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
+) -> dict[Statistic, Tensor]:
+    """Take norms, projections and a histogram from one look at a block, where there is a kernel for it."""
+    if not flat.is_cuda or flat.dtype is not torch.float32:
+        return {}
+    projections = [s for s in statistics if isinstance(s, Projection)]
+    histogram = next((s for s in statistics if isinstance(s, Histogram1d)), None)
+    grid = None if histogram is None else histogram.grid
+    if len(projections) > kernels.MOST_DIRECTIONS or not kernels.supports(grid or Grid(1, -1.0, 1.0), flat):
+        return {}
+    vectors = [directions[s][0].reshape(-1).float() for s in projections]
+    norm2, dots, counts = kernels.block_statistics(flat, vectors, grid)
+    found: dict[Statistic, Tensor] = {s: dots[:, k] * directions[s][1] for k, s in enumerate(projections)} | {
+        Norm2(): norm2
+    }
+    if histogram is not None and counts is not None:
+        found[histogram] = counts
+    return found

@@ -1,0 +1,100 @@
+"""Transfer: all numbers of a step on their way to the host, in one asynchronous copy.
+
+The training thread never waits for the device: a step's numbers are packed into one vector (two where some are
+integers), copied into pinned memory behind whatever the device is doing, and read when the copy has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cockpit.engine.curvature import wide_dtype
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Tensors in one vector of floats and one of integers, and how to take them apart again."""
+
+    floats: Tensor | None
+    integers: Tensor | None
+    shapes: tuple[tuple[torch.Size, bool], ...]
+    """Shape of every tensor, and whether it holds integers."""
+
+
+def packed(tensors: Sequence[Tensor]) -> Packed:
+    """Pack tensors in the order given; floats become float64, integers int64."""
+    shapes = tuple((t.shape, not t.is_floating_point()) for t in tensors)
+    device = next((t.device for t in tensors if t.is_cuda), tensors[0].device)
+    floats: list[Tensor] = []
+    integers: list[Tensor] = []
+    for t, (shape, whole) in zip(tensors, shapes, strict=True):
+        flat = t if len(shape) == 1 else t.reshape(-1)
+        (integers if whole else floats).append(flat if flat.device == device else flat.to(device))
+    return Packed(
+        torch.cat(floats).to(wide_dtype(device)) if floats else None,
+        torch.cat(integers).to(torch.int64) if integers else None,
+        shapes,
+    )
+
+
+Slot = tuple[Tensor, torch.cuda.Event]
+_SLOTS: dict[tuple[torch.dtype, int], list[Slot]] = {}
+"""Pinned memory that is free again, with an event: both are slow to make, and every step takes the same."""
+
+
+class Transfer:
+    """Packed numbers on their way."""
+
+    def __init__(self, pack: Packed) -> None:
+        self._shapes = pack.shapes
+        self._slots: list[Slot] = []
+        self._here = [self._sent(pack.floats), self._sent(pack.integers)]
+
+    def _sent(self, flat: Tensor | None) -> Tensor | None:
+        if flat is None or not flat.is_cuda:
+            return None if flat is None else flat.cpu()
+        free = _SLOTS.setdefault((flat.dtype, flat.numel()), [])
+        slot = (
+            free.pop()
+            if free
+            else (torch.empty_like(flat, device="cpu", pin_memory=True), torch.cuda.Event())
+        )
+        here, event = slot
+        here.copy_(flat, non_blocking=True)
+        event.record(torch.cuda.current_stream(flat.device))
+        self._slots.append(slot)
+        return here
+
+    @property
+    def arrived(self) -> bool:
+        """Whether reading would not wait."""
+        return all(event.query() for _, event in self._slots)
+
+    def stacks(self, sizes: Sequence[int]) -> list[Array]:
+        """Return runs of so many equally shaped tensors as arrays [size, …], what is left one by one; may wait."""
+        for _, event in self._slots:
+            event.synchronize()
+        arrays = [None if flat is None else flat.numpy() for flat in self._here]
+        if self._slots:
+            arrays = [None if array is None else array.copy() for array in arrays]
+            for slot in self._slots:
+                _SLOTS[slot[0].dtype, slot[0].numel()].append(slot)
+            self._slots = []
+        starts, found, k = [0, 0], [], 0
+        for size in (*sizes, *[0] * (len(self._shapes) - sum(sizes))):
+            shape, whole = self._shapes[k]
+            array, start = arrays[whole], starts[whole]
+            assert array is not None
+            starts[whole] = stop = start + shape.numel() * max(1, size)
+            piece = array[start:stop].reshape((size, *shape) if size else tuple(shape))
+            found.append(piece if whole or piece.dtype == np.float64 else piece.astype(np.float64))
+            k += max(1, size)
+        return found

@@ -1,0 +1,310 @@
+"""Steps whose numbers are still on their way: recorded later, in order, and the same as if they had come at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cockpit import Cockpit, GradAbsMax, GradHist1d, Quantity, Run
+from cockpit.engine.needs import Known
+from cockpit.engine.step import Observed
+from cockpit.engine.table import Table
+from cockpit.presets import ECONOMY
+from cockpit.quantities.quantity import Observation, OptimizerView
+from cockpit.session.cockpit import LAG
+from cockpit.session.pending import Pending
+from cockpit.session.recorder import Recorder
+from session.loops import batch, differences, events, losses_of, net, plain, records, sgd
+
+LIGHT = ("loss", "grad_norm", "norm_test")
+"""Quantities for which no vector of the model's size is kept, not even at the first step."""
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps in the order in which they are recorded."""
+    steps: list[int] = []
+    write = Recorder.step
+
+    def seen(self: Recorder, step: int, *more: Any) -> None:
+        steps.append(step)
+        write(self, step, *more)
+
+    monkeypatch.setattr(Recorder, "step", seen)
+    return steps
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Let numbers be under way until somebody waits for them; steps in this set (by order of sending) arrive."""
+    arrived: set[int] = set()
+    order: list[Observed] = []  # kept, so that no two have the same identity
+    send = Observed.send
+
+    def sent(self: Observed) -> None:
+        order.append(self)
+        send(self)
+
+    def here(self: Observed) -> bool:
+        return next(k for k, o in enumerate(order) if o is self) in arrived
+
+    monkeypatch.setattr(Observed, "send", sent)
+    monkeypatch.setattr(Observed, "arrived", property(here))
+    return arrived
+
+
+class Training:
+    """A small training under the cockpit, step by step."""
+
+    def __init__(self, folder: Path, quantities: Any = ECONOMY, **settings: Any) -> None:
+        self.folder, self.model, self.t = folder, net(), 0
+        self.opt = sgd(self.model)
+        self.cockpit = Cockpit(self.model, self.opt, quantities=list(quantities), run=folder, **settings)
+
+    def step(self, body: Callable[..., object] = plain) -> None:
+        self.opt.zero_grad()
+        body(self.cockpit, self.model, self.opt, self.t)
+        self.opt.step()
+        self.t += 1
+
+
+def test_steps_wait_for_their_numbers_but_not_for_ever(
+    tmp_path: Path, recorded: list[int], late: set[int]
+) -> None:
+    training = Training(tmp_path, LIGHT)
+    counts = []
+    for _ in range(LAG + 3):
+        training.step()
+        counts.append(len(recorded))
+    assert counts == [0] * LAG + [1, 2, 3]
+    training.cockpit.close()
+    assert recorded == list(range(LAG + 3))
+
+
+def test_what_has_arrived_is_recorded_in_order(tmp_path: Path, recorded: list[int], late: set[int]) -> None:
+    training = Training(tmp_path, LIGHT)
+    training.step()
+    late.add(1)
+    training.step()
+    assert recorded == [], "the first one has not arrived"
+    late.add(0)
+    training.step()
+    assert recorded == [0, 1]
+    training.cockpit.close()
+    assert recorded == [0, 1, 2]
+
+
+def test_without_delay_every_step_is_recorded_at_once(tmp_path: Path, recorded: list[int]) -> None:
+    training = Training(tmp_path)
+    for t in range(3):
+        training.step()
+        assert recorded == list(range(t + 1))
+    training.cockpit.close()
+
+
+def nan_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
+    x, y = batch(t)
+    losses = losses_of(model, x, y)
+    cockpit.backward(losses * torch.nan if t == 2 else losses)
+    if t == 2:
+        opt.zero_grad()  # nothing moves
+
+
+def changing(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
+    opt.param_groups[0]["lr"] = 0.1 / (t + 1)
+    plain(cockpit, model, opt, t)
+    cockpit.log(mine=float(t))
+
+
+def unwatched_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
+    if t == 2:
+        losses_of(model, *batch(t)).mean().backward()
+    else:
+        plain(cockpit, model, opt, t)
+
+
+@pytest.mark.parametrize("body", [plain, nan_at_two, changing, unwatched_at_two], ids=lambda f: f.__name__)
+def test_records_are_the_same_whenever_they_come(
+    body: Callable[..., object], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    for name in ("now", "late"):
+        if name == "late":
+            request.getfixturevalue("late")
+        training = Training(tmp_path / name)
+        for _ in range(6):
+            training.step(body)
+        training.cockpit.close()
+    assert differences(records(tmp_path / "late"), records(tmp_path / "now"), rtol=0, atol=0) == []
+    assert sorted(events(tmp_path / "late")) == sorted(events(tmp_path / "now"))
+
+
+def test_a_checkpoint_waits(tmp_path: Path, recorded: list[int], request: pytest.FixtureRequest) -> None:
+    states = []
+    for name in ("now", "late"):
+        if name == "late":
+            request.getfixturevalue("late")
+        training = Training(tmp_path / name, [*ECONOMY, "cabs"])
+        for _ in range(3):
+            training.step()
+        if name == "now":
+            recorded.clear()
+        states.append(training.cockpit.state_dict())
+        if name == "late":
+            assert recorded == [0, 1, 2]
+        training.cockpit.close()
+    now, late = states
+    assert late["step"] == now["step"] == 3
+    assert late["waiting"] == now["waiting"] == ["alpha"]
+    assert late["previous"]["step"] == now["previous"]["step"] == 2
+    assert set(late["previous"]["statistics"]) == set(now["previous"]["statistics"])
+    for name, value in now["engine"]["last_update"].items():
+        assert torch.equal(late["engine"]["last_update"][name], value)
+
+
+def test_a_resumed_run_is_the_same(tmp_path: Path, late: set[int]) -> None:
+    straight, cut = Training(tmp_path / "straight"), Training(tmp_path / "cut")
+    for _ in range(6):
+        straight.step()
+    straight.cockpit.close()
+    for _ in range(3):
+        cut.step()
+    state = cut.cockpit.state_dict()
+    cut.cockpit.close()
+    again = Cockpit(cut.model, cut.opt, quantities=list(ECONOMY), run=tmp_path / "cut")
+    again.load_state_dict(state)
+    cut.cockpit = again
+    for _ in range(3):
+        cut.step()
+    again.close()
+    assert differences(records(tmp_path / "cut"), records(tmp_path / "straight"), rtol=1e-12) == []
+
+
+def test_loading_a_checkpoint_waits_for_what_is_under_way(
+    tmp_path: Path, recorded: list[int], late: set[int]
+) -> None:
+    training = Training(tmp_path)
+    training.step()
+    state = training.cockpit.state_dict()
+    training.step()
+    training.step()
+    assert recorded == [0]
+    training.cockpit.load_state_dict(state)
+    assert recorded == [0, 1, 2]
+    assert training.cockpit.step == 1
+    training.t = 1
+    training.step()
+    training.cockpit.close()
+    assert recorded == [0, 1, 2, 1]
+    assert Run(tmp_path).series("loss").steps.tolist() == [0, 1], "the others are superseded"
+
+
+@pytest.mark.parametrize(
+    "quantity",
+    ["parameters", GradHist1d(10, adapt=GradAbsMax())],
+    ids=["holds vectors of the model's size", "the next request depends on it"],
+)
+def test_who_cannot_wait(quantity: Any, tmp_path: Path, recorded: list[int], late: set[int]) -> None:
+    training = Training(tmp_path, ["loss", quantity])
+    for t in range(3):
+        training.step()
+        assert recorded == list(range(t + 1))
+    training.cockpit.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Fails(Quantity):
+    """Cannot be computed at step 1."""
+
+    needs = (Known.LOSSES,)
+
+    def compute(self, o: Observation) -> float:
+        if o.step == 1:
+            raise RuntimeError("not today")
+        return float(o.losses.sum())
+
+
+def test_what_fails_later_is_a_gap_of_its_own_step(tmp_path: Path, late: set[int]) -> None:
+    training = Training(tmp_path, [Fails(), "loss"])
+    for _ in range(4):
+        training.step()
+    training.cockpit.close()
+    found = records(tmp_path)
+    status = {t: found[t, "fails", ""][1] for t in range(4)}
+    assert status[1].startswith("failed: RuntimeError: not today")
+    assert {status[t] for t in (0, 2, 3)} == {"ok"}
+    assert all(found[t, "loss", ""][1] == "ok" for t in range(4))
+
+
+def test_numbers_that_cannot_be_had_end_no_training(
+    tmp_path: Path, recorded: list[int], late: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, calls = Observed.settle, 0
+
+    def broken(self: Observed) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise RuntimeError("the device is gone")
+        settle(self)
+
+    monkeypatch.setattr(Observed, "settle", broken)
+    training = Training(tmp_path)
+    for _ in range(4):
+        training.step()
+    training.cockpit.close()
+    assert recorded == [0, 2, 3]
+    assert any(kind == "gap" for _, kind in events(tmp_path))
+
+
+@pytest.mark.xfail(reason="BUG: a quantity that waits for the lost step is paired with the one after it")
+def test_who_waits_for_a_step_that_is_lost_gets_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Training(tmp_path / "whole", ["alpha"])
+    for _ in range(4):
+        expected.step()
+    expected.cockpit.close()
+    settle, calls = Observed.settle, 0
+
+    def broken(self: Observed) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise RuntimeError("the device is gone")
+        settle(self)
+
+    monkeypatch.setattr(Observed, "settle", broken)
+    training = Training(tmp_path / "lost", ["alpha"])
+    for _ in range(4):
+        training.step()
+    training.cockpit.close()
+    found, whole = records(tmp_path / "lost"), records(tmp_path / "whole")
+    assert found[2, "alpha", ""][0] == pytest.approx(whole[2, "alpha", ""][0])
+    value = found.get((0, "alpha", ""), (float("nan"), ""))[0]
+    assert value != value or value == pytest.approx(whole[0, "alpha", ""][0])
+
+
+def test_closing_twice_records_once(tmp_path: Path, recorded: list[int], late: set[int]) -> None:
+    training = Training(tmp_path)
+    training.step()
+    training.cockpit.close()
+    training.cockpit.close()
+    assert recorded == [0]
+
+
+def test_the_observation_is_that_of_its_step() -> None:
+    table = Table({})
+    observed = Observed(5, table, {Known.LOSSES: torch.ones(5)}, methods={}, variances={})
+    view = OptimizerView("SGD", {}, True, (0.1,))
+    found = Pending(7, observed, view, [], [], 12.5).observation()
+    assert (found.step, found.examples, found.clock) == (7, 5, 12.5)
+    assert found.statistics is table
+    assert found.optimizer is view
+    assert found.losses.tolist() == [1.0] * 5
+    assert found.following is None
