@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cockpit.engine.accumulated import Accumulated
+from cockpit.engine.accumulated import Accumulated, altered
 from layer_check import by_autograd, filled, normal
 
 
@@ -141,3 +141,84 @@ def test_half_precision_is_summed_in_single() -> None:
     torch.tanh(model(normal(6, 3).to(torch.bfloat16))).sum(1).mean().backward()
     accumulated.leave()
     assert accumulated.mean()["weight"].dtype == torch.float32
+
+
+# -- while a pass runs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("own", "old"), [(True, False), (True, True), (False, False)])
+def test_the_sum_is_known_early_only_from_a_new_gradient_of_our_own_pass(own: bool, old: bool) -> None:
+    model = filled(nn.Linear(3, 2))
+    if old:
+        losses_of(model).mean().backward()
+    accumulated = Accumulated(dict(model.named_parameters()))
+    accumulated.enter(6, own)
+    assert accumulated.sum_of("weight") is None or old, "before the pass there is nothing"
+    expected = by_autograd(model, losses_of(model))["weight"].sum(0)
+    losses_of(model).mean().backward()
+    found = accumulated.sum_of("weight")
+    if not own or old:
+        assert found is None
+    else:
+        assert found is not None
+        torch.testing.assert_close(found[0] * found[1], expected)
+        assert found[0].data_ptr() == model.weight.grad.data_ptr(), "no copy"  # type: ignore[union-attr]
+
+
+def test_who_got_no_gradient_has_no_sum() -> None:
+    model = filled(nn.Linear(3, 2))
+    spare = torch.zeros(3, requires_grad=True)
+    accumulated = Accumulated({**dict(model.named_parameters()), "spare": spare})
+    accumulated.enter(6, own=True)
+    losses_of(model).mean().backward()
+    assert accumulated.sum_of("spare") is None
+
+
+def test_sums_are_views_until_they_are_kept() -> None:
+    model = filled(nn.Linear(3, 2))
+    expected = {k: G.mean(0) for k, G in by_autograd(model, losses_of(model)).items()}
+    for kept in (False, True):
+        model.zero_grad()
+        accumulated = Accumulated(dict(model.named_parameters()))
+        accumulated.enter(6, own=True)
+        losses_of(model).mean().backward()
+        accumulated.leave()
+        if kept:
+            accumulated.keep()
+        nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+        if kept:
+            close(accumulated.mean(), expected)
+        else:
+            assert all(float(g.abs().max()) <= 1e-3 for g in accumulated.mean().values())
+
+
+def test_a_second_pass_keeps_the_first_by_itself() -> None:
+    model = filled(nn.Linear(3, 2))
+    accumulated = Accumulated(dict(model.named_parameters()))
+    for part in (slice(0, 2), slice(2, 6)):
+        accumulated.enter(2 if part.stop == 2 else 4, own=True)
+        losses_of(model, part).mean().backward()
+        accumulated.leave()
+    expected = {k: G.mean(0) for k, G in by_autograd(model, losses_of(model)).items()}
+    close(accumulated.mean(), expected)
+
+
+def test_anything_in_grad() -> None:
+    model = filled(nn.Linear(3, 2))
+    accumulated = Accumulated(dict(model.named_parameters()))
+    assert not accumulated.anything
+    losses_of(model).mean().backward()
+    assert accumulated.anything
+
+
+def test_hooks_that_may_alter_gradients() -> None:
+    model = filled(nn.Linear(3, 2))
+    assert not altered(model.parameters())
+    handle = model.bias.register_hook(lambda g: g)
+    assert altered(model.parameters())
+    handle.remove()
+    assert not altered(model.parameters())
+    handle = model.weight.register_post_accumulate_grad_hook(lambda p: None)
+    assert altered(model.parameters())
+    handle.remove()
+    assert not altered(model.parameters())

@@ -1,4 +1,4 @@
-"""Compiled and plain counting give equal counts: values on edges, outside, not finite, and positions without a column."""
+"""Compiled and plain counting give equal counts: on edges, outside, not finite, in columns or without one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def awkward(grid: Grid, dtype: torch.dtype) -> Tensor:
     """Values [2, m]: on every edge, next to it on both sides, far out, zeros of both signs, not finite."""
     edge = edges(grid.bins, grid.low, grid.high, CPU).to(dtype)
     up, down = torch.tensor([torch.inf, -torch.inf], dtype=dtype)
-    more = torch.tensor([0.0, -0.0, 1e-30, -1e-30, 1e30, -1e30, torch.nan, torch.inf, -torch.inf], dtype=dtype)
+    more = torch.tensor(
+        [0.0, -0.0, 1e-30, -1e-30, 1e30, -1e30, torch.nan, torch.inf, -torch.inf], dtype=dtype
+    )
     row = torch.cat([edge, edge.nextafter(up), edge.nextafter(down), more, normal(40, seed=1).to(dtype)])
     return torch.stack([row, row.flip(0)])
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cockpit.engine.coverage import Way
+from cockpit.engine.derived import Length
 from cockpit.engine.engine import LAST, MEAN, UPDATE, Engine
+from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.needs import Known, Need
 from cockpit.engine.statistics import Norm2, Total
 from cockpit.engine.step import Observed
@@ -294,11 +296,11 @@ def test_state_goes_on() -> None:
 def test_close_leaves_nothing() -> None:
     engine = Engine(net())
     step(engine, [UPDATE, Known.UPDATES])
-    assert engine.last_update
+    assert engine.motion.last
     engine.begin(frozenset({Norm2()}))
     engine.close()
     assert not engine.capture.armed
-    assert not engine.last_update
+    assert not engine.motion.last
     assert not any(m._forward_hooks for m in engine.model.modules())
 
 
@@ -317,3 +319,117 @@ def test_a_gradient_that_the_user_retains_is_that_of_his_pass() -> None:
     engine.leave()
     assert h.grad is not None
     torch.testing.assert_close(h.grad, expected)
+
+
+# -- what is taken from ``.grad`` -----------------------------------------------------------------------
+
+
+def own_step(engine: Engine, needs: Iterable[Need], seed: int = 0, rates: bool = True) -> Observed:
+    """A step whose objective is the mean of the losses, of an optimiser that is plain gradient descent."""
+    engine.motion.plain = rates
+    engine.begin(frozenset(needs))
+    engine.model.zero_grad()
+    losses = losses_of(engine.model, seed)
+    engine.enter(losses, own=True)
+    losses.mean().backward()
+    engine.leave()
+    engine.before_update()
+    with torch.no_grad():
+        for p in engine.model.parameters():
+            p -= 0.1 * p.grad if p.grad is not None else 0
+    given = {n: 0.1 for n, _ in engine.model.named_parameters()} if rates else None
+    observed = engine.finish(moved=True, rates=given)
+    assert observed is not None
+    observed.settle()
+    return observed
+
+
+def test_the_mean_direction_is_read_as_soon_as_autograd_has_summed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = net()
+    engine = Engine(model)
+    own_step(engine, [MEAN])
+    monkeypatch.setattr(ExampleGradients, "total", lambda *_: pytest.fail("summed again"))
+    G = flat(by_autograd(model, losses_of(model, 1)))
+    observed = own_step(engine, [MEAN, Norm2()], seed=1)
+    torch.testing.assert_close(observed.table.total(MEAN), G @ G.mean(0))
+    torch.testing.assert_close(observed.table.total(Norm2()), G.square().sum(1))
+
+
+class Tied(nn.Module):
+    """One weight, used twice with another layer in between: its gradient is whole only after the second use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.between, self.last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.between(torch.tanh(self.twice(x))))
+        result: Tensor = self.last(torch.tanh(self.twice(h)))
+        return result
+
+
+def test_the_mean_direction_of_a_weight_that_is_used_twice() -> None:
+    model = filled(Tied())
+    engine = Engine(model)
+    for t in range(3):
+        G = flat(by_autograd(model, losses_of(model, t)))
+        observed = own_step(engine, [MEAN], seed=t)
+        torch.testing.assert_close(observed.table.total(MEAN), G @ G.mean(0))
+
+
+def test_a_plain_step_is_kept_as_the_gradient_and_its_rate() -> None:
+    model = net()
+    engine = Engine(model)
+    needs = [UPDATE, LAST, Length(Known.UPDATES)]
+    last: Tensor | None = None
+    for t in range(4):
+        G = flat(by_autograd(model, losses_of(model, t)))
+        before = nn.utils.parameters_to_vector(model.parameters()).detach()
+        observed = own_step(engine, needs, seed=t)
+        s = nn.utils.parameters_to_vector(model.parameters()).detach() - before
+        factors = {factor for _, factor in engine.motion.last.values()}
+        assert factors == ({1.0} if t == 0 else {-0.1})
+        kept = torch.cat([(v * factor).flatten() for v, factor in engine.motion.last.values()])
+        torch.testing.assert_close(kept, s)
+        torch.testing.assert_close(observed.table.total(UPDATE), G @ s)
+        torch.testing.assert_close(observed.table.total(Length(Known.UPDATES)), s @ s)
+        if last is not None:
+            torch.testing.assert_close(observed.table.total(LAST), G @ last)
+        last = s
+
+
+def test_without_rates_a_plain_step_was_none_after_all() -> None:
+    """The optimiser was another one when it stepped."""
+    engine = Engine(net())
+    needs = [UPDATE, Length(Known.UPDATES), Norm2()]
+    own_step(engine, needs)
+    engine.motion.plain = True
+    engine.begin(frozenset(needs))
+    engine.model.zero_grad()
+    losses = losses_of(engine.model, 1)
+    engine.enter(losses, own=True)
+    losses.mean().backward()
+    engine.leave()
+    observed = engine.finish(moved=True, rates=None)
+    assert observed is not None
+    observed.settle()
+    for statistic in (UPDATE, Length(Known.UPDATES)):
+        with pytest.raises(Gap, match="clipped"):
+            observed.table.total(statistic)
+    assert len(observed.table.total(Norm2())) == 5
+    assert engine.motion.last == {}
+
+
+def test_the_plain_engine_takes_nothing_for_granted() -> None:
+    model = net()
+    engine = Engine(model, fast=False)
+    for t in range(3):
+        G = flat(by_autograd(model, losses_of(model, t)))
+        before = nn.utils.parameters_to_vector(model.parameters()).detach()
+        observed = own_step(engine, [MEAN, UPDATE], seed=t)
+        s = nn.utils.parameters_to_vector(model.parameters()).detach() - before
+        assert {factor for _, factor in engine.motion.last.values()} == {1.0}
+        torch.testing.assert_close(observed.table.total(MEAN), G @ G.mean(0))
+        torch.testing.assert_close(observed.table.total(UPDATE), G @ s)

@@ -110,3 +110,82 @@ def test_aligned_uses_do_not_give_negative_squares() -> None:
 def test_a_parameter_without_axes() -> None:
     g = normal(5)
     compare(ExampleGradients("scale", torch.zeros((), dtype=torch.float64), (Dense(g),)), g, rtol=1e-12)
+
+
+# -- shortcuts ------------------------------------------------------------------------------------------
+
+
+def wide_outer(n: int, inputs: int = 20, outputs: int = 30) -> ExampleGradients:
+    a, b = normal(n, 1, 1, inputs), normal(n, 1, 1, outputs, seed=1)
+    shape = torch.Size((outputs, inputs))
+    return ExampleGradients("weight", normal(*shape), (Outer(a, b, shape),))
+
+
+def test_products_with_the_sum_without_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = wide_outer(5)
+    G = g.dense(0, 5).flatten(1)
+    monkeypatch.setattr(ExampleGradients, "total", lambda *_: pytest.fail("the sum was formed"))
+    dots = g.dot_total()
+    assert dots is not None
+    torch.testing.assert_close(dots, G @ G.sum(0))
+
+
+@pytest.mark.parametrize(("n", "cheaper"), [(12, True), (13, False)])
+def test_only_where_that_is_less_work(n: int, cheaper: bool) -> None:
+    """n · (20 + 30) against 20 · 30."""
+    assert (wide_outer(n).dot_total() is not None) is cheaper
+
+
+@pytest.mark.parametrize("which", [which for which in JOINS if which != "one use"])
+def test_only_for_one_outer_product(which: str) -> None:
+    assert joined(which)[0].factors_of_one_use() is None
+    assert joined(which)[0].dot_total() is None
+
+
+def test_factors_of_one_use() -> None:
+    g = wide_outer(4)
+    factors = g.factors_of_one_use()
+    assert factors is not None
+    a, b = factors
+    assert (a.shape, b.shape) == ((4, 20), (4, 30))
+    torch.testing.assert_close(b[:, :, None] * a[:, None, :], g.dense(0, 4))
+
+
+def test_groups_are_no_single_outer_product() -> None:
+    found = ExampleGradients("weight", normal(*SHAPE), (outer(3, 1, groups=2),))
+    assert found.factors_of_one_use() is None
+
+
+def test_the_plain_way_takes_no_shortcut() -> None:
+    fast = wide_outer(5)
+    plain = ExampleGradients("weight", fast.parameter, fast.parts, fast=False)
+    assert plain.dot_total() is None
+    assert fast.dot_total() is not None
+
+
+@pytest.mark.parametrize("which", JOINS)
+def test_who_says_so_writes_out_and_nobody_else(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = joined(which)
+    written = 0
+    dense = ExampleGradients.dense
+
+    def counted(self: ExampleGradients, start: int, stop: int) -> Tensor:
+        nonlocal written
+        written += 1
+        return dense(self, start, stop)
+
+    monkeypatch.setattr(ExampleGradients, "dense", counted)
+    for walks, reduce in ((found.norm2_walks, found.norm2), (found.square_sum_walks, found.square_sum)):
+        written = 0
+        reduce()
+        assert (written > 0) is walks
+
+
+def test_small_blocks_for_a_cache_and_large_ones_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients, "CACHED", 2 * SHAPE.numel())
+    found, expected = joined("many uses")
+    assert [len(g) for g in found.blocks(whole=True)] == [5]
+    assert [len(g) for g in found.blocks(whole=False)] == [2, 2, 1]
+    torch.testing.assert_close(torch.cat(list(found.blocks(whole=False))), expected)
+    monkeypatch.setattr(gradients, "BLOCK", SHAPE.numel())
+    assert [len(g) for g in found.blocks(whole=False)] == [1] * 5, "never more than a block"

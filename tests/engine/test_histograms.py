@@ -48,7 +48,9 @@ def test_one_use_is_counted_without_writing_it_out(monkeypatch: pytest.MonkeyPat
         assert int(statistic.reduce(of(outer())).sum()) == 7 * SHAPE.numel()
 
 
-@pytest.mark.parametrize("part", [outer(2), outer(1, 3), Dense(normal(7, 3, 4))], ids=["uses", "groups", "dense"])
+@pytest.mark.parametrize(
+    "part", [outer(2), outer(1, 3), Dense(normal(7, 3, 4))], ids=["uses", "groups", "dense"]
+)
 def test_everything_else_is_walked(part: Outer | Dense) -> None:
     assert ONE.walks(of(part))
 

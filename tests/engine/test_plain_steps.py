@@ -101,23 +101,22 @@ def test_the_update_is_known_without_a_copy_of_the_parameters(watcher: Watcher) 
 
 
 def test_values_are_those_of_the_step_taken(tmp_path: Path) -> None:
-    """Against individual gradients and differences of parameters, made here."""
-    truth: list[tuple[float, float]] = []
+    """Against individual gradients, made here: the step's size, and slopes at both of its ends."""
+    means: list[dict[str, Tensor]] = []
 
     def body(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
         losses = losses_of(model, *batch(t))
         rows = individual_gradients(losses, list(model.parameters()))
-        G = torch.cat([g.flatten(1) for g in rows], 1)
-        step = -opt.param_groups[0]["lr"] * G.mean(0)
-        truth.append((float(step.norm()), float((G @ step).mean())))
+        means.append({n: g.mean(0) for (n, _), g in zip(model.named_parameters(), rows, strict=True)})
         cockpit.backward(losses)
 
     found = trained(tmp_path, body, 4, quantities=["alpha", "update_size"])
-    for t, (size, slope) in enumerate(truth):
-        assert found[t, "update_size", ""][0] == pytest.approx(size, rel=1e-9)
-        if t < 3:  # the last one is never followed
-            assert found[t, "alpha", ""][1] == "ok"
-    assert truth[1][1] < 0
+    for t, here in enumerate(means):
+        for name, g in here.items():
+            assert found[t, "update_size", name][0] == pytest.approx(0.1 * float(g.norm()), rel=1e-9)
+            if t < 3:  # the last step is not followed
+                ratio = -float((means[t + 1][name] * g).sum() / g.square().sum())
+                assert found[t, "alpha", name][0] == pytest.approx(ratio, rel=1e-9)
 
 
 def two_groups(model: nn.Module) -> torch.optim.Optimizer:
@@ -140,7 +139,9 @@ def all_at_once(model: nn.Module) -> torch.optim.Optimizer:
 @pytest.mark.parametrize(
     "optimizer", [two_groups, standing, tensor_rate, all_at_once], ids=lambda f: f.__name__
 )
-def test_rates_of_all_kinds(optimizer: Callable[[nn.Module], torch.optim.Optimizer], watcher: Watcher) -> None:
+def test_rates_of_all_kinds(
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer], watcher: Watcher
+) -> None:
     watcher.same(optimizer=optimizer)
     assert watcher.copies[0] == 1
 
@@ -232,7 +233,15 @@ def test_the_objective_may_hold_more_than_the_losses(tmp_path: Path, watcher: Wa
     assert watcher.copies == [5, 5]
     found = trained(tmp_path / "one", with_penalty, 1)
     clean = trained(tmp_path / "two", plain, 1)
-    of_examples = ("norm_test", "inner_test", "ortho_test", "mean_gsnr", "cabs", "early_stopping", "grad_hist1d")
+    of_examples = (
+        "norm_test",
+        "inner_test",
+        "ortho_test",
+        "mean_gsnr",
+        "cabs",
+        "early_stopping",
+        "grad_hist1d",
+    )
     for key in [k for k in clean if k[1] in of_examples]:
         assert differences({key: found[key]}, {key: clean[key]}, rtol=1e-9) == []
     assert found[0, "update_size", ""][0] != pytest.approx(clean[0, "update_size", ""][0], rel=1e-3)
@@ -327,7 +336,10 @@ def test_gradients_that_are_zeroed_in_place_in_the_middle(watcher: Watcher) -> N
         plain(cockpit, model, opt, t)
 
     found, expected = watcher.both(body)
-    assert lines(found, expected) <= {(2, "alpha")}
+    assert lines(found, expected) == {(2, "alpha")}
+    value, status = found[2, "alpha", ""]
+    assert value != value, "no value rather than a wrong one"
+    assert status.startswith("no_last_update")
 
 
 def test_a_gradient_that_was_there_before(watcher: Watcher) -> None:
@@ -417,10 +429,9 @@ def test_checkpoints_in_the_middle(tmp_path: Path) -> None:
     assert differences(found[1], found[0], rtol=1e-9) == []
 
 
-# -- what is not noticed yet ----------------------------------------------------------------------------
+# -- what is noticed only just ----------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(reason="BUG: step.plain is decided before the hooks of the user are looked at")
 def test_gradients_scaled_as_they_are_accumulated(watcher: Watcher) -> None:
     def halve(p: Tensor) -> None:
         assert p.grad is not None
@@ -435,7 +446,6 @@ def test_gradients_scaled_as_they_are_accumulated(watcher: Watcher) -> None:
     watcher.same(model=model)
 
 
-@pytest.mark.xfail(reason="BUG: an optimiser derived from SGD is taken for plain gradient descent")
 def test_an_optimiser_derived_from_sgd(watcher: Watcher) -> None:
     class Signs(torch.optim.SGD):
         @torch.no_grad()
@@ -447,7 +457,7 @@ def test_an_optimiser_derived_from_sgd(watcher: Watcher) -> None:
     watcher.same(optimizer=lambda m: Signs(m.parameters(), lr=0.01))
 
 
-@pytest.mark.xfail(reason="BUG: what is written through .data has no version; the update reported was not taken")
+@pytest.mark.xfail(reason="what is written through .data has no version: the update reported was not taken")
 def test_gradients_clipped_through_data(watcher: Watcher) -> None:
     def body(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
         plain(cockpit, model, opt, t)
@@ -458,7 +468,6 @@ def test_gradients_clipped_through_data(watcher: Watcher) -> None:
     watcher.same(body)
 
 
-@pytest.mark.xfail(reason="BUG: parameters that others move between the backward pass and the step are not seen")
 def test_weights_that_decay_by_hand(watcher: Watcher) -> None:
     def body(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
         plain(cockpit, model, opt, t)
@@ -482,12 +491,10 @@ class Turns(nn.Module):
         return first + self.sometimes(x) if self.calls % 2 else first
 
 
-@pytest.mark.xfail(reason="BUG: who had no gradient in a plain step is absent from the last update instead of zero")
 def test_a_parameter_that_is_used_now_and_then(watcher: Watcher) -> None:
     watcher.same(model=Turns, steps=6)
 
 
-@pytest.mark.xfail(reason="BUG: the last update is a multiple of .grad, which was zeroed in place since")
 def test_a_checkpoint_after_the_gradients_were_zeroed_in_place(tmp_path: Path) -> None:
     model = net()
     opt = sgd(model)
@@ -500,10 +507,10 @@ def test_a_checkpoint_after_the_gradients_were_zeroed_in_place(tmp_path: Path) -
         opt.zero_grad(set_to_none=False)
         saved = cockpit.state_dict()["engine"]["last_update"]
     for (name, p), old in zip(model.named_parameters(), before, strict=True):
-        torch.testing.assert_close(saved[name], p.detach() - old)
+        if name in saved:  # better none than a wrong one
+            torch.testing.assert_close(saved[name], p.detach() - old)
 
 
-@pytest.mark.xfail(reason="BUG: the first pass was our own, so the second one's penalty is taken for examples")
 def test_a_micro_batch_of_our_own_and_one_with_a_penalty(watcher: Watcher) -> None:
     def body(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
         x, y = batch(t)

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from cockpit.engine.derived import Length, MeanNorm2, Trace
 from cockpit.engine.histograms import Histogram1d, Histogram2d
+from cockpit.engine.needs import Diagonal, Known
 from cockpit.engine.statistics import (
     AbsMax,
     Direction,
@@ -179,3 +181,116 @@ def test_restored_statistics_are_those_of_a_closed_table() -> None:
 @pytest.mark.parametrize(("given", "seen"), [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)])
 def test_elements_are_seen_in_a_wide_dtype(given: torch.dtype, seen: torch.dtype) -> None:
     assert Table({"a": torch.zeros(1, dtype=given)}).dtype == seen
+
+
+# -- statistics had in other ways, and numbers on the host ----------------------------------------------
+
+
+def test_entering_covered_parameters_or_everywhere() -> None:
+    values = {"a": torch.tensor(1.0), "b": torch.tensor(2.0)}
+    table = Table(PARAMETERS)
+    table.begin(2, ["a", "b"], {"b": "nobody knows"})
+    table.enter(MeanNorm2(), values)
+    table.enter(Length(Known.GRADIENTS), values, everywhere=True)
+    assert list(table.by_parameter(MeanNorm2())) == ["a"]
+    assert list(table.by_parameter(Length(Known.GRADIENTS))) == ["a", "b"]
+    with pytest.raises(Gap, match="b: nobody knows"):
+        table.total(MeanNorm2())
+    assert float(table.total(Length(Known.GRADIENTS))) == 3
+
+
+def test_deriving_needs_all_sources() -> None:
+    table = filled()
+    table.add(SquareSum(), "a", torch.tensor([2.0, 3.0]), batch=0)
+    table.close([Total(), SquareSum()])
+    table.derive(MeanNorm2(), 5)
+    assert list(table.by_parameter(MeanNorm2())) == ["a", "b"]
+    torch.testing.assert_close(
+        table.by_parameter(MeanNorm2())["a"], torch.tensor(3.25 / 25, dtype=torch.float64)
+    )
+    table.derive(Trace(Diagonal("diag_h")), 5)
+    assert table.by_parameter(Trace(Diagonal("diag_h"))) == {}
+    assert not table.has(Trace(Diagonal("diag_h")))
+
+
+def test_small_numbers_are_offered_to_the_host() -> None:
+    table = filled()
+    table.close([Norm2(), Total()])
+    table.enter(MeanNorm2(), {})
+    ((statistic, names, values),) = table.numbers()
+    assert (statistic, names) == (Norm2(), ("a", "b"))
+    assert [v.tolist() for v in values] == [[1, 2, 3, 4, 5], [0, 0, 10, 20, 30]]
+    assert table.entered == [Norm2(), Total(), MeanNorm2()]
+
+
+@pytest.mark.parametrize("statistic", [Norm2(), AbsMax()], ids=lambda s: type(s).__name__)
+def test_settled_numbers_are_those_of_the_tensors(statistic) -> None:
+    rows = {"a": normal(3).abs(), "b": normal(3, seed=1).abs()}
+    plain, settled = Table(PARAMETERS), Table(PARAMETERS)
+    for table in (plain, settled):
+        table.begin(3, ["a", "b"], {})
+    plain.enter(statistic, rows)
+    settled.settle(statistic, ("a", "b"), torch.stack(list(rows.values())).numpy())
+    assert settled.has(statistic)
+    assert torch.equal(settled.total(statistic), plain.total(statistic))
+    for table in (plain, settled):
+        names, array = table.stacked(statistic)
+        assert names == ("a", "b")
+        assert array.tolist() == [row.tolist() for row in rows.values()]
+    for name, row in settled.by_parameter(statistic).items():
+        assert torch.equal(row, rows[name])
+    assert settled.stacked(statistic)[1].tolist() == plain.stacked(statistic)[1].tolist()
+
+
+def test_settled_numbers_of_some_are_a_gap_in_the_total() -> None:
+    table = Table(PARAMETERS)
+    table.begin(2, ["a", "b"], {"b": "nobody knows"})
+    table.settle(Norm2(), ("a",), normal(1, 2).numpy())
+    with pytest.raises(Gap, match=r"^not_covered: b: nobody knows$"):
+        table.total(Norm2())
+
+
+def test_counts_stay_whole() -> None:
+    table, statistic = Table(PARAMETERS), Histogram1d(1, -1, 1)
+    table.begin(2, ["a"], {})
+    table.settle(statistic, ("a",), torch.tensor([[2**53 + 1, 0, 0, 0, 0]]).numpy())
+    assert table.total(statistic).tolist() == [2**53 + 1, 0, 0, 0, 0]
+    assert table.by_parameter(statistic)["a"].tolist() == [2**53 + 1, 0, 0, 0, 0]
+
+
+def test_statistics_that_nobody_has() -> None:
+    table = filled()
+    assert not table.has(Norm2()), "nothing is joined yet"
+    table.close([Norm2()])
+    assert table.has(Norm2())
+    names, array = table.stacked(SquareSum())
+    assert (names, array.size) == ((), 0)
+
+
+def test_voided_statistics_are_not_stacked() -> None:
+    table = filled()
+    table.close([Norm2()])
+    table.void(Norm2(), "clipped: for a reason")
+    with pytest.raises(Gap, match=r"^clipped: for a reason$"):
+        table.stacked(Norm2())
+
+
+def test_no_example_counts() -> None:
+    table = Table({"a": normal(2)})
+    table.begin(0, ["a"], {})
+    table.add(Norm2(), "a", torch.zeros(0))
+    table.close([Norm2()])
+    with pytest.raises(Gap, match="no_examples"):
+        table.stacked(Norm2())
+
+
+def test_filling_leaves_what_is_there() -> None:
+    table = Table(PARAMETERS)
+    table.begin(2, ["a"], {})
+    table.add(Norm2(), "a", torch.tensor([1.0, 2.0]))
+    table.fill([Norm2()], everywhere=True)
+    table.begin_using("b", "elsewhere")
+    table.fill([Norm2()])
+    table.close([Norm2()])
+    assert table.by_parameter(Norm2())["a"].tolist() == [1, 2]
+    assert list(table.by_parameter(Norm2())) == ["a"]

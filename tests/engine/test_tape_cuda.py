@@ -298,7 +298,9 @@ def test_few_quantities(quantities: list[str], optimizer: str, tmp_path: Path, r
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
-def test_training_is_the_same_to_the_bit(model: str, optimizer: str, tmp_path: Path, replays: list[Tape]) -> None:
+def test_training_is_the_same_to_the_bit(
+    model: str, optimizer: str, tmp_path: Path, replays: list[Tape]
+) -> None:
     watched = Training(tmp_path, "replayed", model, optimizer, dtype=torch.float32)
     alone = Training(None, "replayed", model, optimizer, dtype=torch.float32)
     with repeatable():
@@ -308,7 +310,9 @@ def test_training_is_the_same_to_the_bit(model: str, optimizer: str, tmp_path: P
     assert watched.cockpit is not None
     watched.cockpit.close()
     assert replays
-    for (name, a), b in zip(watched.model.state_dict().items(), alone.model.state_dict().values(), strict=True):
+    for (name, a), b in zip(
+        watched.model.state_dict().items(), alone.model.state_dict().values(), strict=True
+    ):
         assert torch.equal(a, b), name
 
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cockpit import Cockpit, HessMaxEV, Histogram, Run
+from cockpit import Cockpit, HessMaxEV, HessTrace, Histogram, Run, TICDiag, TICTrace
 from cockpit.presets import ECONOMY
 
 Records = dict[tuple[int, str, str], tuple[Any, str]]
 """(step, name, scope) → (value, status)."""
 
 FIRST_ORDER = [*ECONOMY, "grad_hist2d", "mean_gsnr", "cabs", "early_stopping", "parameters"]
-CURVATURE = ["hess_trace", "tic_diag", "tic_trace"]
+CURVATURE = [HessTrace("diag_h"), TICDiag("diag_ggn_exact"), TICTrace("diag_ggn_exact")]
 
 
 def everything() -> list[Any]:

@@ -262,7 +262,6 @@ def test_numbers_that_cannot_be_had_end_no_training(
     assert any(kind == "gap" for _, kind in events(tmp_path))
 
 
-@pytest.mark.xfail(reason="BUG: a quantity that waits for the lost step is paired with the one after it")
 def test_who_waits_for_a_step_that_is_lost_gets_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

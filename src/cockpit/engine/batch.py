@@ -45,6 +45,7 @@ class Batch:
         sum_of: Callable[[str], tuple[Tensor, float] | None] = lambda name: None,
         fast: bool = True,
         memory: int = HOLD,
+        begun: bool = False,
     ) -> None:
         self.plan, self.parameters, self.table = plan, parameters, table
         self.examples = examples
@@ -52,7 +53,7 @@ class Batch:
         self.sum_of, self.fast, self.memory = sum_of, fast, memory
         self._held_bytes = 0
         self.held: list[tuple[str, ExampleGradients, list[Use]]] = []
-        self.index = table.batches
+        self.index = table.batches - begun
         self.keep: Tensor | None = None
         self.weights: Tensor | None = None
         self.numbers = {id(use): k for use, k in capture.numbered()}
@@ -62,9 +63,9 @@ class Batch:
         self._complete: list[str] = []
         self._done: set[str] = set()
         self._totals: dict[str, Tensor] = {}
-        gaps = {name: plan.ways[name].reason for name in plan.names(Way.NONE)}
-        unused = plan.names(Way.UNUSED)
-        table.begin(examples, [name for name in parameters if name not in unused], gaps)
+        if not begun:
+            gaps = {name: plan.ways[name].reason for name in plan.names(Way.NONE)}
+            table.begin(examples, plan.used(parameters), gaps)
 
     @property
     def examples_counted(self) -> int:

@@ -81,6 +81,7 @@ class Use:
         use.args = tree_map(lambda leaf: there.get(id(leaf), leaf), self.args)
         use.kwargs = tree_map(lambda leaf: there.get(id(leaf), leaf), self.kwargs)
         use.inputs = places
+        use.versions = [t._version for t in places]
         return use
 
     def intact(self) -> bool:

@@ -83,6 +83,11 @@ class Plan:
             self._served[id(module)] = frozenset(n for n in found if self.ways[n].way.by_layers)
         return self._served[id(module)]
 
+    def used(self, parameters: Iterable[str]) -> list[str]:
+        """Return those of the parameters that take part."""
+        unused = self.names(Way.UNUSED)
+        return [name for name in parameters if name not in unused]
+
     def names(self, *ways: Way) -> list[str]:
         """Return the parameters that go one of these ways."""
         return [name for name, c in self.ways.items() if c.way in ways]

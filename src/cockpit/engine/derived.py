@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cockpit.engine.curvature import wide_dtype
 from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.needs import Diagonal, Known
+from cockpit.engine.needs import Diagonal, DiagonalVariance, Known
 from cockpit.engine.statistics import Join, SquareSum, Statistic, Total
 
 
@@ -138,6 +138,12 @@ class Takeuchi(Derived):
         return torch.stack([terms.sum(), torch.where(weak, terms.abs(), 0).sum(), (h < 0).sum().to(terms)])
 
 
+def is_curved(need: object) -> bool:
+    """Say whether a need rests on a curvature diagonal."""
+    sources = need.sources if isinstance(need, Derived) else ()
+    return any(isinstance(x, Diagonal | DiagonalVariance) for x in (need, *sources))
+
+
 GROUP = 2**24
 """How many numbers are subtracted at once for a distance (64 MiB in float32)."""
 
@@ -170,7 +176,10 @@ def _squares(vectors: list[Tensor]) -> list[Tensor]:
         cut = flat.numel() // ROW * ROW
         rows = torch.linalg.vector_norm(flat[:cut].view(-1, ROW), dim=1).to(dtype)
         rest = torch.linalg.vector_norm(flat[cut:], dtype=dtype)
-        found.append(rows.dot(rows) + rest * rest)
+        total = rows.dot(rows) + rest * rest
+        if not 1e-30 < float(total) < 1e30:  # squares beyond single precision, or nothing
+            total = torch.linalg.vector_norm(flat, dtype=dtype).square()
+        found.append(total)
     return found
 
 

@@ -21,26 +21,25 @@ from cockpit.engine.accumulated import Accumulated, altered
 from cockpit.engine.batch import HOLD, Batch
 from cockpit.engine.capture import Capture, Use, without_autocast
 from cockpit.engine.coverage import Coverage, Plan, Way
-from cockpit.engine.derived import Derived, Folded, Length, MeanNorm2, Separation, squared_lengths
+from cockpit.engine.derived import Separation, squared_lengths
+from cockpit.engine.ending import SEVERAL, Ending, give_up_update
 from cockpit.engine.graph import graphs_kept
-from cockpit.engine.histograms import Histogram2d
-from cockpit.engine.needs import Diagonal, Known, Need
+from cockpit.engine.motion import Motion
+from cockpit.engine.needs import Known, Need
 from cockpit.engine.plans import Plans
 from cockpit.engine.proxy import Proxy
 from cockpit.engine.ranks import Ranks
+from cockpit.engine.requests import LAST, MEAN, UPDATE, Requests, requests
 from cockpit.engine.roster import Roster
-from cockpit.engine.statistics import Direction, Projection, Statistic, Total
+from cockpit.engine.statistics import Statistic, Total
 from cockpit.engine.step import Observed, Step
 from cockpit.engine.step_curvature import Curvatures
 from cockpit.engine.table import Table
 from cockpit.engine.tape import Asked, Tape
 from cockpit.engine.tapes import Tapes
 
-MEAN, UPDATE, LAST = (Projection(d) for d in (Direction.MEAN, Direction.UPDATE, Direction.LAST_UPDATE))
-
 SMALL = 2**26
 """How many bytes may always be kept on a device for the step; more than that up to an eighth of the peak."""
-SEVERAL = "needs_full_batch: more micro-batches came than in the step before"
 
 
 class Engine:
@@ -61,10 +60,7 @@ class Engine:
         self.model, self.ranks, self.fast = model, ranks, fast
         self.capture = Capture(model, root)
         self.curvatures = Curvatures(self.capture, ranks, seed)
-        self.last_update: dict[str, tuple[Tensor, float]] = {}
-        """The step before, as vectors and factors (a plain step is a multiple of the gradient)."""
-        self.plain = False
-        """Whether the optimiser moves against ``.grad``, times a rate, and in no other way."""
+        self.motion = Motion()
         self.coverage: dict[str, Coverage] = {}
         self.usual_batches: int | None = None
         self._device = next(model.parameters()).device
@@ -73,7 +69,8 @@ class Engine:
         self.plans = Plans(model, self.capture)
         self.tapes = Tapes(self.capture)
         self._kind: Any = None
-        self._needs: frozenset[Need] = frozenset()
+        self._asked = Requests()
+        self._asked_for: tuple[Any, bool, bool] = (None, False, False)
         self._step: Step | None = None
         self._open = ExitStack()
         self._batch: Batch | None = None
@@ -82,16 +79,7 @@ class Engine:
         self._failures: list[str] = []
         self._seen: dict[str, tuple[int, int]] = {}
         self._seen_early = False
-        self._last_versions: dict[str, int] = {}
         self._plan: Plan | None = None
-        self._statistics: list[Statistic] = []
-        self._individual: list[Statistic] = []
-        self._diagonals: list[Diagonal] = []
-        self._served: list[Statistic] = []
-        self._lengths = self._wants_sums = self._reads = False
-        self._known: tuple[frozenset[Need] | None, bool, bool] = (None, False, False)
-        self._untouched: bool | None = None
-        """Whether gradients reach the optimiser as the backward pass left them; None: not seen yet."""
         self.blind = False
         """Whether backward passes come without losses."""
 
@@ -99,56 +87,28 @@ class Engine:
 
     def begin(self, needs: frozenset[Need]) -> None:
         """Prepare for a step that asks for these needs; with none, nothing is hooked."""
-        known = (needs, bool(self.last_update), self._plain_step)
-        if known != self._known or needs is not self._known[0]:
-            self._known = known
-            self._ask(needs)
+        key = (needs, bool(self.motion.last), self._plain_step)
+        if key[0] is not self._asked_for[0] or key[1:] != self._asked_for[1:]:
+            self._asked_for = key
+            self._asked = requests(needs, self.ranks is not None, *key[1:])
         self._step = None
-        self.capture.keep_outputs = self.blind or bool(self._diagonals)
-        if self._individual or self._diagonals or (needs and self.capture.on_outputs is not None):
+        asked = self._asked
+        self.capture.keep_outputs = self.blind or bool(asked.diagonals)
+        if asked.individual or asked.diagonals or (needs and self.capture.on_outputs is not None):
             self.capture.arm()
         elif self.capture.armed:
             self.capture.disarm()
-        self.curvatures.begin(self._needs)
-
-    def _ask(self, needs: frozenset[Need]) -> None:
-        """Sort the needs by how they are served."""
-        vectors = {n for n in needs if isinstance(n, Derived) and Total() in n.sources} - {MeanNorm2()}
-        self._wants_sums = bool(vectors) or bool(needs & {Total(), Known.GRADIENTS})
-        self._needs = needs = self._expanded(needs) if needs else needs
-        self._statistics = sorted((n for n in needs if isinstance(n, Statistic)), key=repr)
-        self._individual = [n for n in self._statistics if n.individual and not isinstance(n, Folded)]
-        self._diagonals = [n for n in self._statistics if isinstance(n, Diagonal)]
-        self._lengths = bool(needs & {MeanNorm2(), Length(Known.GRADIENTS), Length(Known.UPDATES)})
-        lengths = self._lengths or self._wants_sums or MEAN in needs
-        self._reads, self._served = lengths, [s for s in self._statistics if not isinstance(s, Folded)]
-
-    def _expanded(self, needs: frozenset[Need]) -> frozenset[Need]:
-        """Add what the needs themselves need."""
-        needs |= {source for n in needs if isinstance(n, Derived) for source in n.sources}
-        if self.ranks is not None and needs & {Known.GRADIENTS, Length(Known.GRADIENTS)}:
-            needs |= {Total()}
-        if Known.GRADIENTS in needs:
-            needs |= {Length(Known.GRADIENTS)}
-        if MEAN in needs:
-            needs |= {Total()}
-        if not self.last_update:
-            needs -= {LAST}
-        if self._plain_step and needs & {UPDATE, Length(Known.UPDATES)}:
-            needs |= (
-                {MEAN, Total(), Length(Known.GRADIENTS)} if UPDATE in needs else {Length(Known.GRADIENTS)}
-            )
-        return needs
+        self.curvatures.begin(asked.needs)
 
     @property
     def _plain_step(self) -> bool:
-        """Whether the coming update is known from the gradient: one batch, one process, plain gradient descent."""
-        return bool(self._untouched) and self.plain and self.usual_batches == 1 and self.ranks is None
+        """Whether the coming step is known from the gradient: one batch, one process, plain gradient descent."""
+        return self.motion.known and self.usual_batches == 1 and self.ranks is None
 
     @property
     def busy(self) -> bool:
         """Whether anything is asked of this step."""
-        return bool(self._needs)
+        return bool(self._asked.needs)
 
     @property
     def begun(self) -> bool:
@@ -193,7 +153,7 @@ class Engine:
             step = self._step or self._start()
             self._seen = step.gradient_versions()
             self._seen_early = True
-            if self._lengths or Known.GRADIENTS in self._needs:
+            if self._asked.lengths or self._asked.sums:
                 step.accumulated.snapshot()
 
     def _enter(self, losses: Tensor | None, examples: int, known: bool, own: bool = False) -> None:
@@ -206,15 +166,12 @@ class Engine:
 
     def _prepare(self, losses: Tensor | None, examples: int, known: bool, own: bool) -> None:
         early = self.capture.early()  # and from here on the passes are our own
-        own = own and self.fast and self.ranks is None
+        own = own and self.fast and self.ranks is None and not altered(self._trainable().values())
         step = self._step or self._start(own)
-        own = own and not altered(step.parameters.values())
         if not step.entered:
             step.own = own
-        elif step.plain:  # another micro-batch, which nobody expected
-            step.plain = False
-            step.before = _copied(step.parameters)
-            step.table.void(UPDATE, SEVERAL)
+        else:
+            self._one_more(step, own)
         step.entered += 1
         if not self._seen_early:
             self._seen = step.gradient_versions()
@@ -222,7 +179,7 @@ class Engine:
         if losses is not None and known:
             step.losses.append(losses.detach())
         plan = None
-        if self._individual or self._diagonals:
+        if self._asked.individual or self._asked.diagonals:
             plan = self.plans(losses, examples, step.parameters)
             if plan is not self._plan:
                 self._plan = plan
@@ -245,6 +202,20 @@ class Engine:
             self._open.enter_context(self.capture.receive(self._batch.receive))
         elif step.received is not None:
             self._open.enter_context(self.capture.receive(self._collect))
+
+    def _one_more(self, step: Step, own: bool) -> None:
+        """Make ready for another micro-batch of the step, if one was not expected."""
+        if step.tape is not None:
+            self._failures.append("a second micro-batch came unexpectedly: nothing of this step is kept")
+            step.spoiled, self.usual_batches = True, None
+        if step.plain:
+            step.plain = False
+            step.before = _copied(step.parameters)
+            step.table.void(UPDATE, SEVERAL)
+        if step.own and not own:  # what ``.grad`` holds from now on is not the examples' alone
+            step.own = False
+            for name, (value, factor) in step.accumulated.sums().items():
+                step.table.add(Total(), name, value * factor, 0)
 
     def _collect(self, use: Use, grads: tuple[Tensor | None, ...]) -> None:
         assert self._step is not None
@@ -272,19 +243,16 @@ class Engine:
         """Replay what was collected; where that is not possible, go the ordinary way with it."""
         received, step.received = step.received or [], None
         assert self._plan is not None
+        last = self.motion.recalled()
+        step.last_factors = {name: factor for name, (_, factor) in last.items()}
+        asked = self._asked_of(step, self._plan)
         with self._full_precision():
-            step.tape = self.tapes.evaluate(
-                self._kind, self._asked_of(step, self._plan), received, step.losses[-1], self.last_update
-            )
+            step.tape = self.tapes.evaluate(self._kind, asked, received, step.losses[-1], last)
             if step.tape is None:
-                self._watch(step, self._plan, None, len(step.losses[-1]))
+                self._watch(step, self._plan, None, len(step.losses[-1]), begun=True)
                 assert self._batch is not None
                 for use, grads in received:
                     self._batch.receive(use, grads)
-            else:
-                used = [n for n in step.parameters if n not in self._plan.names(Way.UNUSED)]
-                if not self._diagonals:
-                    step.table.begin(len(step.losses[-1]), used, {})
         return step.tape
 
     def cover(self, ways: Mapping[str, Coverage]) -> None:
@@ -301,7 +269,7 @@ class Engine:
                 self.cover({name: Coverage(Way.NONE, reason)})
         if self._reads_gradients:
             grown = step.accumulated.leave()
-            if self._lengths:
+            if self._asked.lengths:
                 sums = step.accumulated.sums()
                 raw = squared_lengths([v for v, _ in sums.values()])
                 step.lengths = {
@@ -309,7 +277,7 @@ class Engine:
                 }
             if batch is not None and not batch.plan.checked:
                 batch.confirm({n: v * factor for n, (v, factor) in grown.items()})
-            if self._wants_sums or not step.immediate:
+            if self._asked.sums or not step.immediate:
                 step.accumulated.keep()  # ``.grad`` may be clipped, averaged or cleared before they are read
 
     def _cancel(self, step: Step) -> None:
@@ -320,12 +288,14 @@ class Engine:
             step.losses.pop()
         if self._batch is not None:
             step.batches.pop()
+        if self._batch is not None or step.received is not None:
             step.table.drop()
+        step.received = None
         self.curvatures.cancel()
 
     def _changed(self, step: Step) -> set[str]:
         """Return the parameters whose ``.grad`` is not what it was on entering."""
-        now = step.left = step.gradient_versions()
+        now, step.left = step.gradient_versions(), step.versions()
         return {name for name, version in now.items() if self._seen.get(name) != version}
 
     def before_update(self) -> None:
@@ -334,15 +304,17 @@ class Engine:
         if step is None:
             return
         self.curvatures.before_update(step.parameters)
-        if step.entered and step.tape is None and not step.separations:  # the first of several optimisers
-            self._before_moving(step)
+        if step.entered and not step.looked:  # the first of several optimisers
+            step.looked = True
+            self.motion.look(step)
+            if step.tape is None:
+                self._before_moving(step)
 
     def _before_moving(self, step: Step) -> None:
         """Measure what depends on where the parameters are."""
-        joint = [s for s in self._individual if isinstance(s, Histogram2d)]
-        if joint:
-            step.table.fill(joint, everywhere=self.ranks is not None)
-        for statistic in self._statistics:
+        if self._asked.joint:
+            step.table.fill(self._asked.joint, everywhere=self.ranks is not None)
+        for statistic in self._asked.statistics:
             if isinstance(statistic, Separation):
                 names = [n for n in step.parameters if n in statistic.origin]
                 now = [step.parameters[n].detach() for n in names]
@@ -360,82 +332,25 @@ class Engine:
             return None  # what one rank has not seen, the others must not wait for
         if step is None or not seen:
             return None
+        rates = None if step.touched or step.gradient_versions() != step.left_gradients() else rates
         with self._full_precision(), torch.no_grad():
             if step.tape is not None:
-                return self._replayed(step, rates)
-            return self._finished(step, moved, rates)
+                observed = self.tapes.observed(step, rates)
+                updates = self.tapes.last_update(step, rates)
+                if step.plain and rates is None:
+                    give_up_update(step)
+            else:
+                observed, updates = Ending(step, self._asked, self.ranks, rates).observed(moved)
+                self.usual_batches = step.entered
+            self.motion.remember(updates)
+            observed.eigenvalues, observed.methods = self.curvatures.eigenvalues, self.curvatures.methods
+            observed.variances, observed.notes = self._variances(), step.all_notes()
+            observed.send()
+        return observed
 
     def nothing(self) -> Observed:
         """Return the outcome of a step of which nothing was asked."""
         return Observed(0, Table({}), {})
-
-    def _replayed(self, step: Step, rates: Mapping[str, float] | None) -> Observed:
-        """Hand out a step that was replayed from a recording."""
-        if step.plain and step.gradient_versions() != step.left:
-            rates, self._untouched = None, False
-        observed = self.tapes.observed(step, rates, self.last_update)
-        if step.plain and rates is None:
-            self._clipped(step)
-        self.remember(self.tapes.last_update(step, rates))
-        observed.eigenvalues, observed.methods = self.curvatures.eigenvalues, self.curvatures.methods
-        observed.variances, observed.notes = self._variances(), step.all_notes()
-        observed.send()
-        return observed
-
-    def _clipped(self, step: Step) -> None:
-        for statistic in (UPDATE, Length(Known.UPDATES)):
-            step.table.void(
-                statistic, "clipped: gradients were changed between the backward pass and the step"
-            )
-
-    def _finished(self, step: Step, moved: bool, rates: Mapping[str, float] | None) -> Observed:
-        table, ranks, needs = step.table, self.ranks, self._needs
-        late = {MEAN, UPDATE} & needs
-        left_out = late | {Total()} if step.own else late
-        table.close([s for s in self._served if s not in left_out], ranks)
-        examples = step.examples
-        if ranks is not None:
-            examples = int(ranks.sum(torch.tensor(float(examples))))
-        if ranks is None:
-            self._enter_sums(step, examples)
-        elif (
-            Length(Known.GRADIENTS) in needs
-        ):  # each rank's ``.grad`` is its own, or the mean of all: not sure
-            self._enter_joined(step, examples)
-        if MEAN in late and not step.immediate:
-            self._project(step, MEAN, self._mean(step, examples))
-        elif MEAN in late and len(step.batches) > 1:
-            table.void(MEAN, SEVERAL)
-        updates = self._moved(step, rates) if moved else {}
-        if UPDATE in late and not step.plain:
-            self._project(step, UPDATE, updates)
-        table.close([s for s in (MEAN, UPDATE) if s in late], ranks)
-        if UPDATE in late and step.plain and updates:
-            means = table.by_parameter(MEAN)
-            table.enter(UPDATE, {n: m * updates[n][1] for n, m in means.items() if n in updates})
-        for statistic in self._statistics:
-            if isinstance(statistic, Derived) and not (step.own and isinstance(statistic, MeanNorm2)):
-                table.derive(statistic, examples)
-        for separation, lengths in step.separations.items():
-            table.enter(separation, lengths, everywhere=True)
-        self.usual_batches = step.entered
-        if self._untouched is None:
-            self._untouched = step.gradient_versions() == step.left
-        self.remember(updates)
-        known = step.known(Known.GRADIENTS in needs, examples, ranks)
-        if Known.UPDATES in needs and updates:
-            known[Known.UPDATES] = {n: u if f == 1 else u * f for n, (u, f) in updates.items()}
-        observed = Observed(
-            examples,
-            table,
-            known,
-            self.curvatures.eigenvalues,
-            self.curvatures.methods,
-            self._variances(),
-            step.all_notes(),
-        )
-        observed.send()
-        return observed
 
     def interrupt(self) -> None:
         """Forget a pass that the user's code broke off; with others before it in the step, the step is spoiled."""
@@ -458,14 +373,14 @@ class Engine:
     def state(self) -> dict[str, Any]:
         """Return what the next step needs of the ones before."""
         return {
-            "last_update": {n: v * factor for n, (v, factor) in self.last_update.items()},
+            "last_update": self.motion.state(),
             "usual_batches": self.usual_batches,
             "curvatures": self.curvatures.state(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore `state`."""
-        self.remember({n: (v, 1.0) for n, v in state["last_update"].items()})
+        self.motion.load(state["last_update"])
         self.usual_batches = state["usual_batches"]
         self.curvatures.load_state(state["curvatures"])
 
@@ -474,19 +389,24 @@ class Engine:
         self.abandon()
         self.capture.disarm()
         self.curvatures.close()
-        self.last_update.clear()
+        self.tapes.forget()
+        self.motion.remember({})
+        self._asked, self._asked_for = Requests(), (None, False, False)
+        self._plan = self._kind = None
 
     # -- inside a step ----------------------------------------------------------------------------------
 
-    def _start(self, own: bool = False) -> Step:
+    def _trainable(self) -> dict[str, Tensor]:
         if self.roster.refresh():
             frozen = Coverage(Way.FROZEN, "does not require gradients")
             self.cover(dict.fromkeys(self.roster.frozen, frozen))
-        parameters = self.roster.trainable
+        return self.roster.trainable
+
+    def _start(self, own: bool = False) -> Step:
+        parameters = self._trainable()
         step = Step(parameters, Table(parameters), Accumulated(parameters))
         step.plain = own and self._plain_step and not any(p.grad is not None for p in parameters.values())
-        moves = self._needs & {Known.UPDATES, Length(Known.UPDATES), UPDATE}
-        if Known.PARAMETERS in self._needs or (moves and not step.plain):
+        if Known.PARAMETERS in self._asked.needs or (self._asked.moves and not step.plain):
             step.before = _copied(parameters)
         self._step = step
         return step
@@ -494,7 +414,7 @@ class Engine:
     @property
     def _reads_gradients(self) -> bool:
         unchecked = self._batch is not None and not self._batch.plan.checked
-        return unchecked or self._reads
+        return unchecked or self._asked.reads_gradients
 
     def _memory(self) -> int:
         """Return how many bytes may be kept from a backward pass until the optimiser has moved."""
@@ -505,37 +425,36 @@ class Engine:
         return max(SMALL, torch.cuda.max_memory_allocated(self._device) // 8)
 
     def _asked_of(self, step: Step, plan: Plan) -> Asked:
-        return Asked(self._statistics, step.parameters, plan, len(step.losses[-1]), step.plain)
+        return Asked(self._asked.statistics, step.parameters, plan, len(step.losses[-1]), step.plain)
 
     def _watch_or_collect(self, step: Step, plan: Plan, losses: Tensor | None, examples: int) -> None:
         if self._tapeable(step):
             uses = self.capture.uses()
             shapes = tuple((use.name, *(x.shape for x in use.inputs)) for use in uses)
-            self._kind = (id(plan), self._known[0], self._needs, shapes, step.plain)
+            self._kind = (id(plan), self._asked.needs, shapes, step.plain)
             if self.tapes.collects(self._kind, self._asked_of(step, plan), uses):
                 step.received = []
+                step.table.begin(examples, plan.used(step.parameters), {})
                 return
         self._watch(step, plan, losses, examples)
 
     def _tapeable(self, step: Step) -> bool:
         """Say whether the step is of the simplest kind: one batch, one process, objective ours, gradients new."""
         simple = step.own and self.usual_batches == 1 and step.entered == 1 and not step.accumulated.anything
-        whole = not self._needs & {Known.GRADIENTS, Known.PARAMETERS, Known.UPDATES}
-        return simple and whole and self._device.type == "cuda" and not any(map(_held, self._individual))
+        if self._device.type != "cuda" or (LAST in self._asked.individual and not self.motion.recalled()):
+            return False
+        return simple and not self._asked.vectors and not any(map(_held, self._asked.individual))
 
-    def _watch(self, step: Step, plan: Plan, losses: Tensor | None, examples: int) -> None:
+    def _watch(
+        self, step: Step, plan: Plan, losses: Tensor | None, examples: int, begun: bool = False
+    ) -> None:
         several = self.usual_batches != 1 or self.ranks is not None
         step.immediate = not several
-        waits = {MEAN} if several else set()
+        waits: set[Statistic] = {MEAN} if several else set()
         if not step.plain:
             waits |= {UPDATE}
-        late = [s for s in self._individual if s in waits]
         left_out = waits | ({UPDATE} if step.plain else set()) | ({Total()} if step.own else set())
-        now = [s for s in self._individual if s not in left_out]
-        last = self.last_update
-        if LAST in now and any(v._version != self._last_versions[n] for n, (v, _) in last.items()):
-            self._untouched, last = False, {}  # the gradient it is a multiple of was overwritten
-        sums = step.accumulated.sum_of if step.own else _unknown
+        now = [s for s in self._asked.individual if s not in left_out]
         batch = Batch(
             self.capture,
             plan,
@@ -543,11 +462,12 @@ class Engine:
             examples,
             step.table,
             now,
-            last,
-            late,
-            sums,
+            self.motion.recalled() if LAST in now else {},
+            [s for s in self._asked.individual if s in waits],
+            step.accumulated.sum_of if step.own else _unknown,
             self.fast,
             self._memory(),
+            begun,
         )
         step.batches.append(batch)
         self._batch = batch
@@ -590,88 +510,15 @@ class Engine:
             if step is not None and self._reads_gradients:
                 step.accumulated.weigh(weights, losses)
 
-    # -- after a step -----------------------------------------------------------------------------------
-
-    def _enter_sums(self, step: Step, examples: int) -> None:
-        """Enter the mean gradient and its length, as they are known from ``.grad``."""
-        if not self._reads_gradients:
-            return
-        sums, table = step.accumulated.sums(), step.table
-        if step.own and self._wants_sums:
-            zeros = {n: torch.zeros_like(step.parameters[n]) for n in table.covered if n not in sums}
-            table.enter(Total(), {**{n: v * factor for n, (v, factor) in sums.items()}, **zeros})
-        if not step.lengths:
-            return
-        zero = torch.zeros_like(next(iter(step.lengths.values())))
-        scale = 1 / max(1, examples) ** 2
-        mean2 = {n: step.lengths[n] * scale if n in step.lengths else zero for n in step.parameters}
-        if Length(Known.GRADIENTS) in self._needs:
-            table.enter(Length(Known.GRADIENTS), mean2, everywhere=True)
-        if step.own and MeanNorm2() in self._needs:
-            table.enter(MeanNorm2(), mean2)
-
-    def _enter_joined(self, step: Step, examples: int) -> None:
-        """Enter the length of the mean gradient over all ranks, if every parameter's examples are known."""
-        totals = step.table.by_parameter(Total())
-        if step.table.used <= set(totals):
-            lengths = {n: MeanNorm2().derive(examples, t) for n, t in totals.items()}
-            zeros = {n: torch.zeros((), dtype=torch.float64) for n in step.parameters if n not in totals}
-            step.table.enter(Length(Known.GRADIENTS), {**lengths, **zeros}, everywhere=True)
-
-    def _mean(self, step: Step, examples: int) -> dict[str, tuple[Tensor, float]]:
-        """Return the mean gradient of the examples, as vectors and factors."""
-        scale = 1 / max(1, examples)
-        if step.own:
-            return {n: (v, factor * scale) for n, (v, factor) in step.accumulated.sums().items()}
-        return {n: (t, scale) for n, t in step.table.by_parameter(Total()).items()}
-
-    def _moved(self, step: Step, rates: Mapping[str, float] | None) -> dict[str, tuple[Tensor, float]]:
-        """Return the step taken, as vectors and factors, and enter its length."""
-        table, wanted = step.table, Length(Known.UPDATES) in self._needs
-        if step.plain and (rates is None or step.gradient_versions() != step.left):
-            self._untouched = False
-            for statistic in (UPDATE, Length(Known.UPDATES)):
-                table.void(
-                    statistic, "clipped: gradients were changed between the backward pass and the step"
-                )
-            return {}
-        if step.plain and rates is not None:
-            grads = {n: p.grad.detach() for n, p in step.parameters.items() if p.grad is not None}
-            if wanted:
-                gradients = table.by_parameter(
-                    Length(Known.GRADIENTS)
-                )  # whose mean the optimiser has subtracted
-                lengths = {n: x * rates.get(n, 0.0) * rates.get(n, 0.0) for n, x in gradients.items()}
-                table.enter(Length(Known.UPDATES), lengths, everywhere=True)
-            return {n: (g, -rates.get(n, 0.0)) for n, g in grads.items()}
-        if not step.before:
-            return {}
-        names = list(step.parameters)
-        now, before = [step.parameters[n].detach() for n in names], [step.before[n] for n in names]
-        updates = dict(zip(names, torch._foreach_sub(now, before), strict=True))
-        if wanted:
-            lengths = dict(zip(names, squared_lengths(list(updates.values())), strict=True))
-            table.enter(Length(Known.UPDATES), lengths, everywhere=True)
-        return {n: (u, 1.0) for n, u in updates.items()}
-
-    def remember(self, updates: dict[str, tuple[Tensor, float]]) -> None:
-        """Keep the step taken for the next one."""
-        self.last_update = updates
-        self._last_versions = {n: v._version for n, (v, _) in updates.items()}
-
-    def _project(
-        self, step: Step, statistic: Statistic, directions: Mapping[str, tuple[Tensor, float]]
-    ) -> None:
-        for batch in step.batches:
-            batch.project(statistic, directions)
-
     def _variances(self) -> dict[Need, float]:
         found = self.curvatures.variances
         if self.ranks is None:
             return found
         ranks = self.ranks
-        needs = self._diagonals
-        return {n: float(ranks.sum(torch.tensor(found.get(n, 0.0), dtype=torch.float64))) for n in needs}
+        return {
+            n: float(ranks.sum(torch.tensor(found.get(n, 0.0), dtype=torch.float64)))
+            for n in self._asked.diagonals
+        }
 
 
 def _held(statistic: Statistic) -> bool:

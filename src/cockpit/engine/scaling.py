@@ -8,14 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cockpit.engine.derived import Length
-from cockpit.engine.needs import Known
-from cockpit.engine.statistics import Direction, Projection
+from cockpit.engine.requests import GRADIENTS, LAST, MEAN, UPDATE, UPDATES
 from cockpit.engine.table import Table
-
-MEAN, UPDATE, LAST = (Projection(d) for d in (Direction.MEAN, Direction.UPDATE, Direction.LAST_UPDATE))
-
-GRADIENTS, UPDATES = Length(Known.GRADIENTS), Length(Known.UPDATES)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,16 +14,15 @@ from cockpit.engine.accumulated import Accumulated
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Use
 from cockpit.engine.curvature import wide_dtype
-from cockpit.engine.derived import Length
 from cockpit.engine.needs import Known, Need, TopEigenvalue
 from cockpit.engine.ranks import Ranks
+from cockpit.engine.requests import GRADIENTS
 from cockpit.engine.scaling import Scaling
 from cockpit.engine.statistics import Statistic, Total
 from cockpit.engine.table import Table
 from cockpit.engine.tape import Tape
 from cockpit.engine.transfer import Transfer, packed
 
-GRADIENTS = Length(Known.GRADIENTS)
 Layout = list[tuple[Statistic, tuple[str, ...]]]
 """Statistics, each with the parameters it is known of, in the order of their transfer."""
 
@@ -109,6 +108,8 @@ class Step:
     received: list[tuple[Use, tuple[Tensor | None, ...]]] | None = None
     """Output gradients that are only collected, where the step is replayed from a recording."""
     tape: Tape | None = None
+    last_factors: dict[str, float] = field(default_factory=dict)
+    """The factors of the step before, of which a recording knows the vectors."""
     own: bool = False
     """Whether the objective is the plain mean of the losses, so that ``.grad`` holds nothing else."""
     lengths: dict[str, Tensor] = field(default_factory=dict)
@@ -116,8 +117,11 @@ class Step:
     separations: dict[Statistic, dict[str, Tensor]] = field(default_factory=dict)
     plain: bool = False
     """Whether the update is expected to be a multiple of ``.grad``."""
-    left: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """What ``.grad`` was when the last pass ended."""
+    left: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """What gradients and parameters were when the last pass ended."""
+    looked: bool = False
+    touched: bool = False
+    """Whether somebody changed gradients or parameters between the last pass and the optimiser's step."""
     immediate: bool = False
     """Whether projections on the mean gradient were made at once, for want of another micro-batch."""
     entered: int = 0
@@ -133,7 +137,19 @@ class Step:
         """Return what identifies the present content of every ``.grad``."""
         return {n: (id(p.grad), p.grad._version) for n, p in self.parameters.items() if p.grad is not None}
 
-    def known(self, gradients: bool, examples: int, ranks: Ranks | None) -> dict[Known, Any]:
+    def versions(self) -> dict[str, tuple[int, int, int]]:
+        """Return what identifies the present content of every ``.grad`` and its parameter."""
+        return {
+            n: (id(p.grad), p.grad._version, p._version)
+            for n, p in self.parameters.items()
+            if p.grad is not None
+        }
+
+    def left_gradients(self) -> dict[str, tuple[int, int]]:
+        """Return what identified the content of every ``.grad`` when the last pass ended."""
+        return {n: found[:2] for n, found in self.left.items()}
+
+    def known(self, needs: frozenset[Need], examples: int, ranks: Ranks | None) -> dict[Known, Any]:
         """Return the vectors that quantities may ask for, all but the update."""
         known: dict[Known, Any] = {}
         if self.losses:
@@ -142,9 +158,9 @@ class Step:
             )
             losses = losses.flatten().to(wide_dtype(losses.device))
             known[Known.LOSSES] = losses if ranks is None else ranks.cat(losses)
-        if self.before:
+        if self.before and Known.PARAMETERS in needs:
             known[Known.PARAMETERS] = self.before
-        mean = self._mean_gradients(examples, ranks) if gradients else None
+        mean = self._mean_gradients(examples, ranks) if Known.GRADIENTS in needs else None
         if mean is not None:
             known[Known.GRADIENTS] = {
                 n: mean.get(n, torch.zeros((), dtype=p.dtype, device=p.device).expand_as(p))

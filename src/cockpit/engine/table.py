@@ -132,12 +132,13 @@ class Table:
 
         ``everywhere``: also where it took part on other ranks only.
         """
-        present = len(self._sizes) - 1
         for statistic in statistics:
             row = self._cells.setdefault(statistic, {})
             for name in self.parameters if everywhere else self.covered:
-                if not any(batch == present for batch, _ in row.get(name, ())):
-                    self.add(statistic, name, self._zero(statistic, name, self._sizes[present]))
+                there = {batch for batch, _ in row.get(name, ())}
+                for batch, examples in enumerate(self._sizes):
+                    if batch not in there:
+                        self.add(statistic, name, self._zero(statistic, name, examples), batch)
 
     def _filled(self, statistic: Statistic, name: str, cell: list[tuple[int, Tensor]]) -> list[Tensor]:
         by_batch: dict[int, Tensor] = {}
@@ -188,7 +189,8 @@ class Table:
             raise Gap(self._void[statistic])
         if statistic not in self._stacked:
             row = self._joined.get(statistic, {})
-            values = [v.detach().double().cpu() for v in row.values()]
+            values = [v.detach().cpu() for v in row.values()]
+            values = [v.double() if v.is_floating_point() else v for v in values]
             self._stacked[statistic] = (tuple(row), torch.stack(values).numpy() if values else np.zeros(0))
         names, array = self._stacked[statistic]
         if names and not array.size:

@@ -20,14 +20,13 @@ from torch import Tensor
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture, Use
 from cockpit.engine.coverage import Plan, Way
-from cockpit.engine.derived import Derived, Folded, Length, MeanNorm2, Separation, squared_lengths
+from cockpit.engine.derived import Derived, Folded, MeanNorm2, Separation, is_curved, squared_lengths
 from cockpit.engine.histograms import Histogram
-from cockpit.engine.needs import Diagonal, DiagonalVariance, Known
-from cockpit.engine.statistics import Direction, Projection, Quantiles, Statistic, Total
+from cockpit.engine.requests import GRADIENTS, UPDATE, UPDATES
+from cockpit.engine.statistics import Quantiles, Statistic, Total
 from cockpit.engine.table import Table
 from cockpit.engine.transfer import Packed, packed
 
-MEAN, UPDATE, LAST = (Projection(d) for d in (Direction.MEAN, Direction.UPDATE, Direction.LAST_UPDATE))
 LIMIT = 64 * 2**20
 """How many bytes of inputs and output gradients may be copied for a step."""
 REPEATS = 2
@@ -61,12 +60,12 @@ class Asked:
     @property
     def eager(self) -> list[Statistic]:
         """What is left to the ordinary way: curvature, and what is derived from it."""
-        return [s for s in self.statistics if _curved(s)]
+        return [s for s in self.statistics if is_curved(s)]
 
     @property
     def recorded(self) -> list[Statistic]:
         """What comes from the recording."""
-        return [s for s in self.statistics if not _curved(s)]
+        return [s for s in self.statistics if not is_curved(s)]
 
 
 class Tape:
@@ -111,7 +110,7 @@ class Tape:
 
     @property
     def _moves(self) -> bool:
-        return bool({UPDATE, Length(Known.UPDATES)} & set(self.asked.statistics))
+        return bool({UPDATE, UPDATES} & set(self.asked.statistics))
 
     def _new_batch(self, capture: Capture, numbers: dict[int, int]) -> Batch:
         a = self.asked
@@ -143,7 +142,7 @@ class Tape:
                 table.enter(s, mean2)
             elif isinstance(s, Derived):
                 table.derive(s, n)
-            elif s == Length(Known.GRADIENTS):
+            elif s == GRADIENTS:
                 table.enter(s, {name: mean2.get(name, zero) for name in a.parameters}, everywhere=True)
             elif isinstance(s, Separation):
                 names = [name for name in a.parameters if name in s.origin]
@@ -164,9 +163,9 @@ class Tape:
         now = [p.detach() for p in a.parameters.values()]
         updates = dict(zip(a.parameters, torch._foreach_sub(now, before), strict=True))
         known = set(self.table.entered)
-        if Length(Known.UPDATES) in a.statistics:
+        if UPDATES in a.statistics:
             lengths = squared_lengths(list(updates.values()))
-            self.table.enter(Length(Known.UPDATES), dict(zip(updates, lengths, strict=True)), everywhere=True)
+            self.table.enter(UPDATES, dict(zip(updates, lengths, strict=True)), everywhere=True)
         if UPDATE in a.statistics:
             self._batch.project(UPDATE, {name: (u, 1.0) for name, u in updates.items()})
             self.table.close([UPDATE])
@@ -190,8 +189,3 @@ class Tape:
         for members in self._groups:
             torch._foreach_copy_([self._places[k] for k in members], [live[k] for k in members])
         self.graph.replay()
-
-
-def _curved(s: Statistic) -> bool:
-    sources = s.sources if isinstance(s, Derived) else ()
-    return any(isinstance(x, Diagonal | DiagonalVariance) for x in (s, *sources))

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.capture import Capture, Use
-from cockpit.engine.derived import Derived, Length
+from cockpit.engine.derived import Derived
 from cockpit.engine.needs import Known
+from cockpit.engine.requests import LAST, UPDATE, UPDATES
 from cockpit.engine.scaling import Scaling
 from cockpit.engine.statistics import SquareSum, Total
 from cockpit.engine.step import Observed, Step
-from cockpit.engine.tape import LAST, LIMIT, REPEATS, UPDATE, Asked, Received, Tape
+from cockpit.engine.tape import LIMIT, REPEATS, Asked, Received, Tape
 from cockpit.engine.transfer import Transfer
 
 MOST = 8
@@ -71,7 +72,7 @@ class Tapes:
 
     def _keep_last(self, asked: Asked, last_update: Mapping[str, tuple[Tensor, float]]) -> None:
         """Have places for the step before, and in them what the ordinary way left elsewhere."""
-        if not {UPDATE, LAST} & set(asked.statistics):
+        if not {UPDATE, LAST, UPDATES} & set(asked.statistics):
             return
         for name, p in asked.parameters.items():
             if name not in self._last:
@@ -86,25 +87,21 @@ class Tapes:
         self._tapes.clear()
         self._counts.clear()
 
-    def observed(
-        self,
-        step: Step,
-        rates: Mapping[str, float] | None,
-        last_update: Mapping[str, tuple[Tensor, float]],
-    ) -> Observed:
+    def observed(self, step: Step, rates: Mapping[str, float] | None) -> Observed:
         """Send a replayed step's numbers to the host.
 
-        ``rates`` are the learning rates of a plain step (None: it was none after all), ``last_update`` the step before.
+        ``rates`` are the learning rates of a plain step (None: it was none after all).
         """
         tape = step.tape
         assert tape is not None
         table, asked = step.table, tape.asked
         observed = Observed(asked.examples, table, {Known.LOSSES: None})
-        factors = {name: factor for name, (_, factor) in last_update.items()}
-        observed.add(tape.layout, Transfer(tape.pack), Scaling(rates if asked.plain else None, factors))
+        observed.add(
+            tape.layout, Transfer(tape.pack), Scaling(rates if asked.plain else None, step.last_factors)
+        )
         if tape.after_pack is not None:
             tape.after.replay()
-            observed.add(tape.after_layout, Transfer(tape.after_pack), Scaling())
+            observed.add(tape.after_layout, Transfer(tape.after_pack))
         eager = asked.eager
         table.close([s for s in eager if not isinstance(s, Derived)])
         for s in eager:
@@ -119,11 +116,15 @@ class Tapes:
         """Return the step taken, as it is kept."""
         tape = step.tape
         assert tape is not None
-        if not {UPDATE, Length(Known.UPDATES)} & set(tape.asked.statistics):
+        if not {UPDATE, UPDATES} & set(tape.asked.statistics):
             return {}
         if not tape.asked.plain:
             return {name: (self._last[name], 1.0) for name in tape.asked.parameters}
         if rates is None:
             return {}
         scale = -1 / tape.asked.examples
-        return {name: (self._last[name], scale * rates.get(name, 0.0)) for name in tape.table.covered}
+        covered = set(tape.table.covered)  # the others had no gradient and did not move
+        return {
+            name: (self._last[name], scale * rates.get(name, 0.0) if name in covered else 0.0)
+            for name in tape.asked.parameters
+        }

@@ -46,8 +46,9 @@ def packed(tensors: Sequence[Tensor]) -> Packed:
 
 
 Slot = tuple[Tensor, torch.cuda.Event]
-_SLOTS: dict[tuple[torch.dtype, int], list[Slot]] = {}
+_SLOTS: dict[tuple[torch.device, torch.dtype, int], list[Slot]] = {}
 """Pinned memory that is free again, with an event: both are slow to make, and every step takes the same."""
+MOST_SIZES = 64
 
 
 class Transfer:
@@ -55,13 +56,15 @@ class Transfer:
 
     def __init__(self, pack: Packed) -> None:
         self._shapes = pack.shapes
-        self._slots: list[Slot] = []
+        self._slots: list[tuple[Tensor, torch.cuda.Event, list[Slot]]] = []
         self._here = [self._sent(pack.floats), self._sent(pack.integers)]
 
     def _sent(self, flat: Tensor | None) -> Tensor | None:
         if flat is None or not flat.is_cuda:
             return None if flat is None else flat.cpu()
-        free = _SLOTS.setdefault((flat.dtype, flat.numel()), [])
+        if len(_SLOTS) > MOST_SIZES:
+            _SLOTS.clear()
+        free = _SLOTS.setdefault((flat.device, flat.dtype, flat.numel()), [])
         slot = (
             free.pop()
             if free
@@ -70,23 +73,23 @@ class Transfer:
         here, event = slot
         here.copy_(flat, non_blocking=True)
         event.record(torch.cuda.current_stream(flat.device))
-        self._slots.append(slot)
+        self._slots.append((*slot, free))
         return here
 
     @property
     def arrived(self) -> bool:
         """Whether reading would not wait."""
-        return all(event.query() for _, event in self._slots)
+        return all(event.query() for _, event, _ in self._slots)
 
     def stacks(self, sizes: Sequence[int]) -> list[Array]:
         """Return runs of so many equally shaped tensors as arrays [size, …], what is left one by one; may wait."""
-        for _, event in self._slots:
+        for _, event, _ in self._slots:
             event.synchronize()
         arrays = [None if flat is None else flat.numpy() for flat in self._here]
         if self._slots:
             arrays = [None if array is None else array.copy() for array in arrays]
-            for slot in self._slots:
-                _SLOTS[slot[0].dtype, slot[0].numel()].append(slot)
+            for here, event, free in self._slots:
+                free.append((here, event))
             self._slots = []
         starts, found, k = [0, 0], [], 0
         for size in (*sizes, *[0] * (len(self._shapes) - sum(sizes))):

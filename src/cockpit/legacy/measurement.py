@@ -14,8 +14,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from cockpit.engine.derived import is_curved
 from cockpit.engine.engine import Engine
-from cockpit.engine.needs import Diagonal, Known, Need
+from cockpit.engine.needs import Known, Need
 from cockpit.engine.statistics import Statistic
 from cockpit.legacy.context import Frame
 from cockpit.legacy.extension import Chosen
@@ -45,7 +46,7 @@ class Measurement:
         needs = {need for q in quantities for need in q.source.request(q.memory, 0)}
         if any(isinstance(need, Statistic) for need in needs):
             self.engine.capture.arm()
-            curved = any(isinstance(need, Diagonal) for need in needs)
+            curved = any(map(is_curved, needs))
             self.engine.capture.keep_outputs = curved or self._blind is not False
 
     def enter(self, frame: Frame, quantities: Sequence[Measured]) -> None:
@@ -56,12 +57,12 @@ class Measurement:
         self._due = [q for q in quantities if q.due(frame.step)]
         self._following = None
         needs = {need for q in self._due for need in q.source.request(q.memory, frame.step)}
-        self.engine.remember({})
+        self.engine.motion.remember({})
         if self._waiting is not None and self._waiting.observation.step == frame.step - 1:
             with self._guarded("measuring the update"):
                 self._following = self._waiting.moved(parameters)
                 updates = self._following[Known.UPDATES]
-                self.engine.remember({n: (u, 1.0) for n, u in updates.items()})
+                self.engine.motion.remember({n: (u, 1.0) for n, u in updates.items()})
                 needs |= {need for q in self._waiting.quantities for need in q.source.needs_after}
         losses = self._losses(frame, needs)
         if HERE in needs:
@@ -125,7 +126,7 @@ class Measurement:
         self._blind = losses is None
         if needs & {HERE, THERE} and losses is None:
             frame.get("individual_losses")  # their values are enough
-        if losses is None and not any(isinstance(need, Diagonal) for need in needs):
+        if losses is None and not any(map(is_curved, needs)):
             parameters = dict(self.chosen.named_parameters())
             with self._guarded("finding the losses"):
                 losses = stand_ins(frame.info, self.engine.capture.outputs, parameters)

@@ -190,7 +190,8 @@ class Cockpit:
         self._engine.close()
         self._recorder.close()
         self._memory.clear()
-        self._previous = None
+        self._pending.clear()
+        self._asked, self._previous = (None, frozenset()), None
 
     def __enter__(self) -> Self:
         return self
@@ -230,7 +231,7 @@ class Cockpit:
                 for text in self.budget.news():
                     self._recorder.event(self.step, "budget", text)
         with self._guarded("preparing the step"):
-            self._engine.plain = self._optimizers.plain
+            self._engine.motion.plain = self._optimizers.plain
             self._engine.begin(self._needs())
 
     def _needs(self) -> frozenset[Need]:
@@ -360,13 +361,13 @@ class Cockpit:
     def _settle(self, wait: bool) -> None:
         """Record the steps whose numbers have arrived; or (``wait``) all there are."""
         while self._pending and (wait or len(self._pending) > LAG or self._pending[0].observed.arrived):
-            with self._guarded("recording the step"):
+            with self._guarded("recording the step", abandon=False):
                 self._record(self._pending.popleft())
 
     def _record(self, p: Pending) -> None:
+        before, self._previous = self._previous, None
         p.observed.settle()
         now = p.observation()
-        before = self._previous
         if before is not None:
             for quantity in p.waiting:
                 self._recorder.read(
@@ -382,11 +383,12 @@ class Cockpit:
         self._recorder.step(p.step, p.view.learning_rates, p.observed.notes, self.coverage)
 
     @contextmanager
-    def _guarded(self, doing: str) -> Iterator[None]:
+    def _guarded(self, doing: str, abandon: bool = True) -> Iterator[None]:
         try:
             yield
         except Exception as failure:  # watching must never end a training
-            self._engine.abandon()
+            if abandon:
+                self._engine.abandon()
             self._recorder.failure(self.step, "", f"{doing}: {type(failure).__name__}: {failure}")
 
     def _check_open(self, call: str) -> None:

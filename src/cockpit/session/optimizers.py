@@ -109,6 +109,6 @@ class Optimizers:
 
 def _plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
     extras = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
-    return isinstance(optimizer, torch.optim.SGD) and not any(
+    return type(optimizer) is torch.optim.SGD and not any(
         group[key] for group in optimizer.param_groups for key in extras
     )
