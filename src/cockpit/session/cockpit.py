@@ -231,7 +231,7 @@ class Cockpit:
                 for text in self.budget.news():
                     self._recorder.event(self.step, "budget", text)
         with self._guarded("preparing the step"):
-            self._engine.motion.plain = self._optimizers.plain
+            self._engine.motion.plain = self._optimizers.foreseeable
             self._engine.begin(self._needs())
 
     def _needs(self) -> frozenset[Need]:

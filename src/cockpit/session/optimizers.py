@@ -95,6 +95,11 @@ class Optimizers:
         return self._view
 
     @property
+    def foreseeable(self) -> bool:
+        """Whether the step is known from gradients and rates: one optimiser (several may step in turns), and plain."""
+        return len(self._optimizers) == 1 and self.plain
+
+    @property
     def plain(self) -> bool:
         """Whether all of them are plain gradient descent."""
         return all(_plain_sgd(o) for o in self._optimizers)
