@@ -122,13 +122,22 @@ def measure(entries: Sequence[Entry], pace: Pace, say: Callable[[str], None] = l
     return outcome
 
 
+WARM = 8
+"""Stretches before those that count: first ones examine, compile and record what later ones repeat."""
+
+
 def _warmed_up(entry: Entry, pace: Pace, outcome: Outcome) -> Times | None:
-    """Run twice; return the times of the second stretch, since the first one prepares much."""
-    first = _tried(entry, entry.interval, outcome)
-    if first is not None and first.wall > pace.patience:
-        outcome.reasons[entry.key] = f"too slow: {first.wall:.0f} s for {first.steps} steps, left out"
+    """Run some stretches, fewer if they take long; return the times of the last."""
+    times = _tried(entry, entry.interval, outcome)
+    if times is not None and times.wall > pace.patience:
+        outcome.reasons[entry.key] = f"too slow: {times.wall:.0f} s for {times.steps} steps, left out"
         return None
-    return None if first is None else _tried(entry, entry.interval, outcome)
+    start = time.monotonic()
+    for k in range(WARM):
+        if times is None or (k and time.monotonic() - start > pace.budget / 4):
+            break
+        times = _tried(entry, entry.interval, outcome)
+    return times
 
 
 def _tried(entry: Entry, steps: int, outcome: Outcome) -> Times | None:
