@@ -132,10 +132,21 @@ class Takeuchi(Derived):
 
     def derive(self, examples: int, *sources: Tensor) -> Tensor:
         """Return [3]."""
-        squares, h = (x.to(wide_dtype(x.device)) / max(1, examples) for x in sources)
-        terms = squares / (h + self.epsilon)
-        weak = (h < 0) | (h.abs() < 10 * self.epsilon)
-        return torch.stack([terms.sum(), torch.where(weak, terms.abs(), 0).sum(), (h < 0).sum().to(terms)])
+        squares, h = sources
+        terms = squares / (h + max(1, examples) * self.epsilon)  # both are sums over the examples
+        weak = h < 10 * max(1, examples) * self.epsilon
+        doubtful = wide_sum(torch.where(weak, terms, 0).abs_())
+        return torch.stack([wide_sum(terms), doubtful, (h < 0).sum().to(doubtful)])
+
+
+def wide_sum(x: Tensor) -> Tensor:
+    """Return the sum of all elements, accumulated in float64 (on a CPU by rows: converting each takes longer)."""
+    dtype = wide_dtype(x.device)
+    if x.device.type != "cpu" or x.dtype != torch.float32 or x.numel() <= ROW:
+        return x.sum(dtype=dtype)
+    flat = x.reshape(-1)
+    cut = flat.numel() // ROW * ROW
+    return flat[:cut].view(-1, ROW).sum(1).sum(dtype=dtype) + flat[cut:].sum(dtype=dtype)
 
 
 def is_curved(need: object) -> bool:

@@ -22,6 +22,8 @@ from torch import Tensor
 from cockpit.engine.curvature import wide_dtype
 from cockpit.errors import Gap
 
+SHORT = 2**16
+"""How many float32 products are summed before the sum is widened, where that is done in float32."""
 COLUMNS = 2**20
 """How many coordinates are widened at once for a projection (a basis of 24 takes 192 MiB in float64)."""
 
@@ -58,19 +60,36 @@ class Subspace:
 
     def dots(self, vector: Tensor) -> Tensor:
         """Return the products of all basis vectors and of ``vector`` itself with ``vector``, in wide sums."""
-        dtype = wide_dtype(vector.device)
-        sums = torch.zeros(self.count + 1, dtype=dtype, device=vector.device)
-        for start in range(0, len(vector), COLUMNS):
-            piece = vector[start : start + COLUMNS].to(dtype)
-            sums[: self.count] += self.basis[: self.count, start : start + COLUMNS].to(dtype) @ piece
+        if self._narrow:
+            sums = self._dots(vector, SHORT, self.basis.dtype)
+            if 1e-30 < float(sums[self.count]) < 1e30:  # squares within single precision
+                return sums
+        return self._dots(vector, COLUMNS, wide_dtype(vector.device))
+
+    def _dots(self, vector: Tensor, step: int, dtype: torch.dtype) -> Tensor:
+        sums = torch.zeros(self.count + 1, dtype=wide_dtype(vector.device), device=vector.device)
+        for start in range(0, len(vector), step):
+            piece = vector[start : start + step].to(dtype)
+            sums[: self.count] += self.basis[: self.count, start : start + step].to(dtype) @ piece
             sums[self.count] += piece @ piece
         return sums
+
+    @property
+    def _narrow(self) -> bool:
+        """Whether short float32 sums can be trusted: on a CPU, where nobody asked for less precise products.
+
+        Widening every number would take several times as long as the products themselves.
+        """
+        long = self.basis.shape[1] > SHORT
+        return long and self.basis.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
 
     def combine(self, weights: Tensor, rows: int) -> Tensor:
         """Return the combination of the first ``rows`` basis vectors with these weights, [rows] or [K, rows].
 
         Wide like `dots`: float32 matrix products may be rounded to 11 bits (TF32), which ruins orthogonality.
         """
+        if self._narrow:
+            return weights.to(self.basis) @ self.basis[:rows]
         weights = weights.to(device=self.basis.device, dtype=wide_dtype(self.basis.device))
         pieces = [weights @ piece.to(weights.dtype) for piece in self.basis[:rows].split(COLUMNS, dim=1)]
         return torch.cat(pieces, dim=-1).to(self.basis.dtype)
