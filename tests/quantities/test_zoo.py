@@ -45,7 +45,14 @@ def test_first_order(name, optimizer, chunks, weighting: Weighting, tmp_path: Pa
     run, cockpit, model = watch(problem, optimizer, chunks, tmp_path, SCALARS + HISTOGRAMS, weighting)
     assert differences(run, twin, SCALARS + HISTOGRAMS) == []
     assert not [e for e in run.events() if e.kind == "gap"]
-    assert {way for way, _ in cockpit.coverage.values()} <= {"formula", "vmap", "loop", "unused", "frozen"}
+    assert {way for way, _ in cockpit.coverage.values()} <= {
+        "formula",
+        "spread",
+        "vmap",
+        "loop",
+        "unused",
+        "frozen",
+    }
     for key, value in model.named_parameters():
         assert torch.equal(value, twin.final[key]), f"{key}: watching changed the training"
 

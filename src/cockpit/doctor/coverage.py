@@ -26,6 +26,7 @@ Ways = dict[str, tuple[str, str]]
 MEANING = {
     "formula": "exact, by a formula of their layer; the cheapest way",
     "row_contribution": "what an example's rows add to the joint gradient (BatchNorm in training mode)",
+    "spread": "exact, where they meet the examples (positions, class tokens); as cheap as a formula",
     "vmap": "exact, by one backward pass for each example, many at once",
     "loop": "exact, by one backward pass for each example, one after the other; slow",
     "unused": "no loss depends on them",

@@ -13,6 +13,7 @@ import torch
 
 import cockpit
 from cockpit.doctor.check import Check
+from cockpit.engine import kernels, native
 from cockpit.version import __version__
 
 ORIGINAL = "cockpit-for-pytorch"
@@ -28,6 +29,7 @@ def environment() -> Iterator[Check]:
     yield _torch()
     yield _devices()
     yield _threads()
+    yield _kernels()
     yield _extras()
 
 
@@ -84,6 +86,16 @@ def _threads() -> Check:
         advice = f"Threads that wait for a core are slow: set OMP_NUM_THREADS={cores}."
         return Check("threads", "warning", found, advice)
     return Check("threads", "ok", found)
+
+
+def _kernels() -> Check:
+    """How histograms are counted: compiled when first needed, which is slow to find out in mid-training."""
+    found = f"histograms on the CPU: {native.status()}"
+    if torch.cuda.is_available():
+        found += f"; on the GPU: by {'Triton' if kernels.available() else 'torch (no Triton)'}"
+    if native.status().startswith("by torch"):
+        return Check("kernels", "warning", found, "A C compiler (cc) makes them some ten times faster.")
+    return Check("kernels", "ok", found)
 
 
 def _extras() -> Check:

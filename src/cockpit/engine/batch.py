@@ -20,6 +20,7 @@ from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.parts import Dense, Part, wide
 from cockpit.engine.reduction import Directions, reductions
+from cockpit.engine.spread import Spread
 from cockpit.engine.statistics import Direction, Projection, Statistic, Total
 from cockpit.engine.table import Table
 
@@ -138,6 +139,20 @@ class Batch:
         except Exception as failure:
             for name in names:
                 self.table.gap(name, f"{type(failure).__name__}: {failure}")
+
+    def meet(self, name: str, spread: Spread, grads: tuple[Tensor | None, ...]) -> None:
+        """Take the rows that arrive where a parameter meets the examples."""
+        if name in self._done or grads[0] is None:
+            return
+        self._reduce_complete()
+        try:
+            rows = self._own(grads[0].detach(), Layout(), half=False)
+            self._parts[name] = [spread.part(name, rows, self.keep)]
+            self._sources[name] = [] if spread.use is None else [spread.use]
+            self._done.add(name)
+            self._complete.append(name)
+        except Exception as failure:
+            self.table.gap(name, f"{type(failure).__name__}: {failure}")
 
     def _layouts(self, use: Use) -> tuple[Layout, ...]:
         known = self.plan.layouts.get((*use.key, self.numbers.get(id(use), 0)))

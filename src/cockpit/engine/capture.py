@@ -127,6 +127,11 @@ class Capture:
         self.failure: BaseException | None = None
 
     @property
+    def listening(self) -> bool:
+        """Whether somebody receives gradients at the moment; if not, the pass is one of our own, or nobody's."""
+        return self._receiver is not None
+
+    @property
     def armed(self) -> bool:
         """Whether hooks are in place."""
         return bool(self._handles)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -30,6 +31,7 @@ from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.graph import hides_layers
 from cockpit.engine.layers.formula import Layout, formula_for
 from cockpit.engine.parts import Dense, Part, wide
+from cockpit.engine.spread import spreads
 
 
 class Way(Enum):
@@ -37,6 +39,7 @@ class Way(Enum):
 
     FORMULA = "formula"
     ROWS = "row_contribution"
+    SPREAD = "spread"
     VMAP = "vmap"
     LOOP = "loop"
     UNUSED = "unused"
@@ -52,6 +55,11 @@ class Way(Enum):
     def by_graph(self) -> bool:
         """Whether they come from extra backward passes."""
         return self in (Way.VMAP, Way.LOOP)
+
+    @property
+    def past_layers(self) -> bool:
+        """Whether output gradients of layers do not give them."""
+        return self.by_graph or self is Way.SPREAD
 
 
 @dataclass(frozen=True)
@@ -191,6 +199,7 @@ class Examination:
                     ways[name] = Coverage(Way.ROWS, BATCHNORM)
                 else:
                     ways[name] = Coverage(Way.NONE, INCOMPLETE)
+        ways.update(self._spread([n for n, c in ways.items() if c.way is Way.NONE], weighted))
         ways.update(self._by_graph({n: c.reason for n, c in ways.items() if c.way is Way.NONE}, weighted))
         layouts = {
             (*use.key, k): self.layouts[id(use)]
@@ -264,6 +273,33 @@ class Examination:
         off = float((found - truth).norm())
         dtype = self.dtype if truth.dtype is torch.float32 else truth.dtype
         return off <= max(TOLERANCE.get(dtype, 0.1) * scale, NOTHING.get(dtype, 1e-2) * self.norm)
+
+    def _spread(self, names: list[str], weighted: Mapping[str, Tensor | None]) -> dict[str, Coverage]:
+        """Try the rows that arrive where a parameter meets the examples."""
+        found = spreads(self.losses, {n: self.parameters[n] for n in names}, self.capture.uses())
+        arrived: dict[str, Tensor] = {}
+
+        def note(name: str, grads: tuple[Tensor | None, ...]) -> None:
+            if grads[0] is not None:
+                arrived[name] = grads[0]
+
+        handles = [s.node.register_prehook(partial(note, name)) for name, s in found.items()]
+        try:
+            if found:
+                self._gradients(torch.ones_like(self.losses))
+        finally:
+            for handle in handles:
+                handle.remove()
+        ways: dict[str, Coverage] = {}
+        for name, grads in arrived.items():
+            try:
+                part = found[name].part(name, wide(grads))
+            except Exception:  # examples in another axis, a layer whose formula needs more
+                continue
+            g = ExampleGradients(name, self.parameters[name], (part,))
+            if part.examples == self.examples and self._agrees(g, self.weights, weighted[name]):
+                ways[name] = Coverage(Way.SPREAD, "met by all examples in a sum or an expansion")
+        return ways
 
     def _by_graph(
         self, reasons: Mapping[str, str], weighted: Mapping[str, Tensor | None]

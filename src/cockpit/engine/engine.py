@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from cockpit.engine.proxy import Proxy
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.requests import LAST, MEAN, UPDATE, Requests, requests
 from cockpit.engine.roster import Roster
+from cockpit.engine.spread import Spread, spreads
 from cockpit.engine.statistics import Statistic, Total
 from cockpit.engine.step import Observed, Step
 from cockpit.engine.step_curvature import Curvatures
@@ -199,9 +201,27 @@ class Engine:
         if self._batch is not None:
             for use, grads in early:
                 self._batch.receive(use, grads)
+            self._meet(self._batch, losses)
             self._open.enter_context(self.capture.receive(self._batch.receive))
         elif step.received is not None:
             self._open.enter_context(self.capture.receive(self._collect))
+
+    def _meet(self, batch: Batch, losses: Tensor | None) -> None:
+        """Listen where parameters without an example axis meet the examples."""
+        names = batch.plan.names(Way.SPREAD)
+        if not names or losses is None:
+            return
+        found = spreads(losses, {n: batch.parameters[n] for n in names}, self.capture.uses())
+        for name in names:
+            if name not in found:
+                batch.table.gap(name, "it meets the examples in another way than when that was checked")
+                continue
+            hook = partial(self._met, batch, name, found[name])
+            self._open.callback(found[name].node.register_prehook(hook).remove)
+
+    def _met(self, batch: Batch, name: str, spread: Spread, grads: tuple[Tensor | None, ...]) -> None:
+        if self.capture.listening:
+            batch.meet(name, spread, grads)
 
     def _one_more(self, step: Step, own: bool) -> None:
         """Make ready for another micro-batch of the step, if one was not expected."""
@@ -418,11 +438,10 @@ class Engine:
 
     def _memory(self) -> int:
         """Return how many bytes may be kept from a backward pass until the optimiser has moved."""
-        if self.memory is not None:
-            return self.memory
-        if self._device.type != "cuda":
-            return HOLD
-        return max(SMALL, torch.cuda.max_memory_allocated(self._device) // 8)
+        if self.memory is None:  # what we keep ourselves must not count from then on
+            cuda = self._device.type == "cuda"
+            self.memory = max(SMALL, torch.cuda.max_memory_allocated(self._device) // 8) if cuda else HOLD
+        return self.memory
 
     def _asked_of(self, step: Step, plan: Plan) -> Asked:
         return Asked(self._asked.statistics, step.parameters, plan, len(step.losses[-1]), step.plain)

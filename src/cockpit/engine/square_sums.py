@@ -154,7 +154,7 @@ class LayerSums:
 
     def _by_graph(self, graph: LossGraph, block: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Serve the parameters that no formula knows, row by row and column by column."""
-        chosen = {n: p for n, p in self.parameters.items() if self.plan.ways[n].way.by_graph}
+        chosen = {n: p for n, p in self.parameters.items() if self.plan.ways[n].way.past_layers}
         vectorised = not any(self.plan.ways[name].way is Way.LOOP for name in chosen)
         for k in range(len(block[0])) if chosen else ():
             with torch.enable_grad():

@@ -55,7 +55,7 @@ class Asked:
             return False
         if any(isinstance(s, Quantiles) for s in self.statistics):  # picks elements by their values
             return False
-        return not any(c.way.by_graph or c.way is Way.NONE for c in self.plan.ways.values())
+        return not any(c.way.past_layers or c.way is Way.NONE for c in self.plan.ways.values())
 
     @property
     def eager(self) -> list[Statistic]:

@@ -1,0 +1,176 @@
+"""Positions and tokens that all examples share: found in the graph, compared with autograd, and what is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cockpit.engine.coverage import Way
+from cockpit.engine.engine import MEAN, Engine
+from cockpit.engine.needs import Diagonal
+from cockpit.engine.statistics import Norm2, SquareSum, Total
+from layer_check import by_autograd, filled, normal
+
+LENGTH, WIDTH = 3, 4
+
+
+class Positions(nn.Module):
+    """A table of positions, looked up for all sequences together."""
+
+    def __init__(self, lead: int = 0) -> None:
+        super().__init__()
+        self.table, self.head, self.lead = nn.Embedding(LENGTH, WIDTH), nn.Linear(WIDTH, 2), lead
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(LENGTH).view(*[1] * self.lead, LENGTH)
+        return self.head(torch.tanh(x + self.table(places)))
+
+
+class Raw(nn.Module):
+    """A parameter of positions, added to every sequence."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.table, self.head = nn.Parameter(normal(*shape, seed=5).float()), nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.table + x))
+
+
+class Token(nn.Module):
+    """A token of its own in front of every sequence, and positions in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(normal(1, 1, WIDTH, seed=6).float())
+        self.table, self.head = nn.Parameter(normal(LENGTH + 1, WIDTH, seed=7).float()), nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        x = x + self.table.unsqueeze(0)
+        return self.head(torch.tanh(x))
+
+
+class Twice(Raw):
+    """Positions that are added before and behind the activation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.table + x) + self.table)
+
+
+class Scale(Raw):
+    """Positions that are multiplied by: no sum."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.table * x))
+
+
+SHARED: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
+    "a table": (Positions, {"table.weight"}),
+    "a table, looked up once more": (lambda: Positions(1), {"table.weight"}),
+    "a parameter": (lambda: Raw(LENGTH, WIDTH), {"table"}),
+    "a parameter with an axis for the examples": (lambda: Raw(1, LENGTH, WIDTH), {"table"}),
+    "one number for each position": (lambda: Raw(LENGTH, 1), {"table"}),
+    "one for each feature": (lambda: Raw(WIDTH), {"table"}),
+    "a token": (Token, {"token", "table"}),
+    "twice": (lambda: Twice(LENGTH, WIDTH), set()),
+    "a factor": (lambda: Scale(LENGTH, WIDTH), set()),
+}
+
+
+@pytest.mark.parametrize("examples", [1, 2, LENGTH, 2 * LENGTH], ids=lambda n: f"{n} examples")
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("own", [True, False], ids=["own", "watched"])
+def test_rows_where_they_are_apart(name: str, examples: int, own: bool) -> None:
+    build, expected = SHARED[name]
+    model = filled(build())
+    engine = Engine(model)
+    for step in range(3):
+        model.zero_grad()
+        engine.begin(frozenset({Norm2(), Total(), SquareSum(), MEAN}))
+        losses = model(normal(examples, LENGTH, WIDTH, seed=step)).square().sum((1, 2))
+        truth = by_autograd(model, losses)
+        engine.enter(losses, own)
+        (losses.mean() if own else losses.sum()).backward()
+        engine.leave()
+        engine.before_update()
+        observed = engine.finish(moved=False)
+        assert observed is not None
+        for parameter, G in truth.items():
+            rows = G.flatten(1)
+            close = torch.testing.assert_close
+            table = observed.table
+            close(table.by_parameter(Norm2())[parameter], rows.square().sum(1), rtol=1e-9, atol=1e-12)
+            close(table.by_parameter(Total())[parameter], G.sum(0), rtol=1e-9, atol=1e-12)
+            close(table.by_parameter(SquareSum())[parameter], G.square().sum(0), rtol=1e-9, atol=1e-12)
+            close(table.by_parameter(MEAN)[parameter], rows @ rows.mean(0), rtol=1e-9, atol=1e-12)
+    found = {n for n, c in engine.coverage.items() if c.way is Way.SPREAD}
+    if examples > 1:  # a single example is right in every way
+        assert found == expected
+
+
+def test_no_hook_is_left_behind() -> None:
+    model = filled(Positions())
+    engine = Engine(model)
+    engine.begin(frozenset({Norm2()}))
+    losses = model(normal(2, LENGTH, WIDTH)).square().sum((1, 2))
+    engine.enter(losses, own=True)
+    losses.mean().backward(retain_graph=True)
+    engine.leave()
+    before = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    losses.mean().backward()  # somebody else's
+    after = [p.grad for p in model.parameters() if p.grad is not None]
+    for a, b in zip(after, before, strict=True):
+        torch.testing.assert_close(a, 2 * b)
+
+
+def test_a_graph_that_changed_is_a_gap() -> None:
+    """The plan was made for a sum; from now on it is a product, under the same layers."""
+
+    class Changing(Raw):
+        summed = True
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.table + x if self.summed else self.table * x))
+
+    model = filled(Changing(LENGTH, WIDTH))
+    engine = Engine(model)
+    for summed in (True, False):
+        model.summed = summed  # type: ignore[assignment]
+        model.zero_grad()
+        engine.begin(frozenset({Norm2()}))
+        losses = model(normal(2, LENGTH, WIDTH)).square().sum((1, 2))
+        engine.enter(losses, own=True)
+        losses.mean().backward()
+        engine.leave()
+        engine.before_update()
+        observed = engine.finish(moved=False)
+        assert observed is not None
+        assert ("table" in observed.table.by_parameter(Norm2())) is summed
+
+
+def test_curvature_beside_it() -> None:
+    model = filled(Positions())
+    engine = Engine(model)
+    need = Diagonal("diag_ggn_exact")
+    engine.begin(frozenset({need, Norm2()}))
+    x = normal(2, LENGTH, WIDTH)
+    losses = nn.functional.mse_loss(model(x), torch.zeros(2, LENGTH, 2, dtype=x.dtype), reduction="none").sum(
+        (1, 2)
+    )
+    engine.enter(losses, own=True)
+    losses.mean().backward()
+    engine.leave()
+    engine.before_update()
+    observed = engine.finish(moved=False)
+    assert observed is not None
+    outputs = model(x)
+    rows = torch.zeros_like(model.table.weight)
+    for n in range(2):
+        for value in outputs[n].flatten():
+            (g,) = torch.autograd.grad(value, model.table.weight, retain_graph=True)
+            rows += 2 * g.square()
+    torch.testing.assert_close(observed.table.by_parameter(need)["table.weight"], rows, rtol=1e-9, atol=1e-12)
