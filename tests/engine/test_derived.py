@@ -192,17 +192,18 @@ def test_distances_in_groups(group: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_groups_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(derived, "GROUP", 10)
-    subtracted: list[int] = []
-    subtract = torch._foreach_sub
+    assert derived._groups([4, 6, 1, 30, 2, 8]) == [(0, 2), (2, 3), (3, 4), (4, 6)]
 
-    def counted(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
-        subtracted.append(sum(x.numel() for x in a))
-        return list(subtract(a, b))
 
-    monkeypatch.setattr(torch, "_foreach_sub", counted)
-    given = [normal(n) for n in (4, 6, 1, 30, 2, 8)]
-    squared_lengths(given, given)
-    assert subtracted == [10, 1, 30, 10]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_distances_on_a_cpu_are_taken_piece_by_piece(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(derived, "PIECE", 16)
+    x, y = normal(5, 11).to(dtype), normal(5, 11, seed=1).to(dtype)
+    (found,) = squared_lengths([x], [y])
+    torch.testing.assert_close(found, (x - y).double().square().sum(), rtol=1e-6, atol=0)
+    assert found.dtype == torch.float64
 
 
 def test_no_vectors() -> None:
