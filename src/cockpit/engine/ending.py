@@ -101,8 +101,11 @@ class Ending:
         return {n: (t, scale) for n, t in self.step.table.by_parameter(Total()).items()}
 
     def _moved(self) -> Vectors:
-        """Return the step taken, and enter its length."""
+        """Return the step taken, where somebody will need it, and enter its length."""
         step, table, wanted = self.step, self.step.table, UPDATES in self.asked.needs
+        needed = bool(self.asked.needs & {UPDATE, Known.UPDATES})
+        if not self.asked.moves:
+            return {}
         if step.plain and self.rates is None:
             give_up_update(step)
             return {}
@@ -112,6 +115,8 @@ class Ending:
                 gradients = table.by_parameter(GRADIENTS)
                 lengths = {n: x * rates.get(n, 0.0) * rates.get(n, 0.0) for n, x in gradients.items()}
                 table.enter(UPDATES, lengths, everywhere=True)
+            if not needed:
+                return {}
             return {n: _multiple(p, -rates.get(n, 0.0)) for n, p in step.parameters.items()}
         if not step.before:
             return {}
@@ -121,7 +126,7 @@ class Ending:
         if wanted:
             found = squared_lengths(list(updates.values()))
             table.enter(UPDATES, dict(zip(names, found, strict=True)), everywhere=True)
-        return {n: (u, 1.0) for n, u in updates.items()}
+        return {n: (u, 1.0) for n, u in updates.items()} if needed else {}
 
     def _project(self, statistic: Projection, directions: Vectors) -> None:
         for batch in self.step.batches:

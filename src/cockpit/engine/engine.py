@@ -297,7 +297,7 @@ class Engine:
                 }
             if batch is not None and not batch.plan.checked:
                 batch.confirm({n: v * factor for n, (v, factor) in grown.items()})
-            if self._asked.sums or not step.immediate:
+            if self._asked.sums or (MEAN in self._asked.needs and not step.immediate):
                 step.accumulated.keep()  # ``.grad`` may be clipped, averaged or cleared before they are read
 
     def _cancel(self, step: Step) -> None:

@@ -116,7 +116,7 @@ class Tapes:
         """Return the step taken, as it is kept."""
         tape = step.tape
         assert tape is not None
-        if not {UPDATE, UPDATES} & set(tape.asked.statistics):
+        if UPDATE not in tape.asked.statistics:
             return {}
         if not tape.asked.plain:
             return {name: (self._last[name], 1.0) for name in tape.asked.parameters}
