@@ -307,3 +307,17 @@ def test_the_observation_is_that_of_its_step() -> None:
     assert found.optimizer is view
     assert found.losses.tolist() == [1.0] * 5
     assert found.following is None
+
+
+def test_a_program_that_ends_without_closing_loses_nothing(
+    tmp_path: Path, recorded: list[int], late: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr("cockpit.session.cockpit.atexit.register", at_exit.append)
+    training = Training(tmp_path, LIGHT)
+    for _ in range(2):
+        training.step()
+    assert recorded == []
+    at_exit[-1]()
+    assert recorded == [0, 1]
+    training.cockpit.close()

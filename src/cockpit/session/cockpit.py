@@ -6,10 +6,13 @@ due, no global random number is drawn, and whatever fails in here becomes a reco
 
 from __future__ import annotations
 
+import atexit
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from os import PathLike
 from typing import Any, Self
 
@@ -104,6 +107,8 @@ class Cockpit:
         if ranks is not None:  # only the first rank knows the run
             self.step = int(ranks.sum(torch.tensor(float(self.step if ranks.rank == 0 else 0))))
         self._optimizers = Optimizers(self.model, optimizers, self._before_update, self._after_update)
+        self._exit = partial(_settle_last, weakref.ref(self))
+        atexit.register(self._exit)  # after the writer's own, so it is called before it
         self._plan()
 
     # -- what the user calls ----------------------------------------------------------------------------
@@ -186,6 +191,7 @@ class Cockpit:
         if self.budget is not None:
             with self._recorder.guarded(self.step, "budget"):
                 self._recorder.note({"budget": self.budget.describe()})
+        atexit.unregister(self._exit)
         self._optimizers.remove()
         self._engine.close()
         self._recorder.close()
@@ -396,6 +402,13 @@ class Cockpit:
             raise CockpitError(
                 f"{call}: this cockpit is closed; create a new one (with run=… to continue its run)"
             )
+
+
+def _settle_last(cockpit: weakref.ref[Cockpit]) -> None:
+    """Record what is still on its way when the program ends without `Cockpit.close`."""
+    found = cockpit()
+    if found is not None:
+        found._settle(wait=True)
 
 
 def attach(
