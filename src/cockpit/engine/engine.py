@@ -462,7 +462,7 @@ class Engine:
         simple = step.own and self.usual_batches == 1 and step.entered == 1 and not step.accumulated.anything
         if self._device.type != "cuda" or (LAST in self._asked.individual and not self.motion.recalled()):
             return False
-        return simple and not self._asked.vectors and not any(map(_held, self._asked.individual))
+        return simple and not self._asked.vectors and not any(s.keeps for s in self._asked.individual)
 
     def _watch(
         self, step: Step, plan: Plan, losses: Tensor | None, examples: int, begun: bool = False
@@ -538,11 +538,6 @@ class Engine:
             n: float(ranks.sum(torch.tensor(found.get(n, 0.0), dtype=torch.float64)))
             for n in self._asked.diagonals
         }
-
-
-def _held(statistic: Statistic) -> bool:
-    """Say whether a statistic keeps gradients beyond the step, which a recording would overwrite."""
-    return type(statistic).__module__.startswith("cockpit.legacy")
 
 
 def _copied(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -48,6 +48,8 @@ class Statistic:
     over_parameters: ClassVar[Join]
     individual: ClassVar[bool] = True
     """Whether it rests on the gradients of single examples, and not on their sum alone."""
+    keeps: ClassVar[bool] = False
+    """Whether it keeps individual gradients beyond the step, which a recording of the step would overwrite."""
     small: ClassVar[bool] = True
     """Whether there are few numbers of a parameter, so that they are brought to the host with the others."""
 

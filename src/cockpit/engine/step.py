@@ -20,11 +20,8 @@ from cockpit.engine.requests import GRADIENTS
 from cockpit.engine.scaling import Scaling
 from cockpit.engine.statistics import Statistic, Total
 from cockpit.engine.table import Table
-from cockpit.engine.tape import Tape
+from cockpit.engine.tape import Layout, Tape
 from cockpit.engine.transfer import Transfer, packed
-
-Layout = list[tuple[Statistic, tuple[str, ...]]]
-"""Statistics, each with the parameters it is known of, in the order of their transfer."""
 
 
 @dataclass(eq=False)

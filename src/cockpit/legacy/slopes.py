@@ -22,6 +22,7 @@ class Held(Statistic):
 
     over_examples = Join.SUM
     over_parameters = Join.SUM
+    keeps = True
 
     def __init__(self) -> None:
         self._hash = id(self)
