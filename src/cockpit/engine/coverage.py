@@ -79,7 +79,7 @@ class Plan:
     uses: Mapping[str, int] = field(default_factory=dict)
     checked: bool = True
     unproven: frozenset[str] = frozenset()
-    """Parameters whose gradient vanished when they were checked: zero is zero by every formula."""
+    """Parameters whose gradient was rounding when they were checked: nothing is nothing by every formula."""
     finite: bool = True
     """Whether the gradients were finite; if not, nothing was learnt for later."""
     _served: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -170,6 +170,7 @@ class Examination:
         self.seen: dict[int, tuple[Use, tuple[Tensor | None, ...]]] = {}
         self.layouts: dict[int, tuple[Layout, ...]] = {}
         self.norm = 0.0
+        self.unproven: set[str] = set()
         self.dtype = losses.dtype
         """The lowest precision in which anything was computed (autocast leaves losses and gradients in float32)."""
 
@@ -207,9 +208,7 @@ class Examination:
             if id(use) in self.layouts
         }
         uses = {name: len(found) for name, found in parts.items()}
-        sizes = {n: float(wide(g).norm()) for n, g in weighted.items() if g is not None}
-        nothing = NOTHING.get(self.dtype, 1e-2) * self.norm
-        unproven = frozenset(n for n, size in sizes.items() if size <= 10 * nothing and ways[n].way.by_layers)
+        unproven = frozenset(n for n in self.unproven if ways[n].way.by_layers)
         return Plan(ways, layouts, uses, unproven=unproven, finite=isfinite(self.norm))
 
     def _gradients(self, weights: Tensor) -> dict[str, Tensor | None]:
@@ -267,12 +266,21 @@ class Examination:
             scale = float((g.norm2() * w2).sum().sqrt()) + float(wide(truth).norm())
         except Exception:
             return False
-        return self._close(found, wide(truth), scale)
+        off = float((found - wide(truth)).norm())
+        if off > max(self._relative(truth) * scale, self._nothing(truth)):
+            return False
+        if not scale or off > self._relative(truth) * scale:
+            self.unproven.add(g.name)
+        return True
 
-    def _close(self, found: Tensor, truth: Tensor, scale: float) -> bool:
-        off = float((found - truth).norm())
-        dtype = self.dtype if truth.dtype is torch.float32 else truth.dtype
-        return off <= max(TOLERANCE.get(dtype, 0.1) * scale, NOTHING.get(dtype, 1e-2) * self.norm)
+    def _relative(self, truth: Tensor) -> float:
+        return TOLERANCE.get(self._precision(truth), 0.1)
+
+    def _nothing(self, truth: Tensor) -> float:
+        return NOTHING.get(self._precision(truth), 1e-2) * self.norm
+
+    def _precision(self, truth: Tensor) -> torch.dtype:
+        return self.dtype if truth.dtype is torch.float32 else truth.dtype
 
     def _spread(self, names: list[str], weighted: Mapping[str, Tensor | None]) -> dict[str, Coverage]:
         """Try the rows that arrive where a parameter meets the examples."""
@@ -317,7 +325,7 @@ class Examination:
         for name, total in totals.items():
             truth = wide(weighted[name])  # type: ignore[arg-type]  # unused parameters do not come here
             scale = float(truth.norm()) + float(total.norm())
-            if not self._close(total, truth, scale):
+            if float((total - truth).norm()) > max(self._relative(truth) * scale, self._nothing(truth)):
                 way = Way.LOOP  # a batching rule that is wrong; one pass for each example cannot be
         return {name: Coverage(way, reason) for name, reason in reasons.items()}
 

@@ -11,11 +11,14 @@ first and is therefore asked of `ExampleGradients`, which joins parts.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from cockpit.engine.kernels import Products, shifts_on
+from cockpit.engine.kernels.products import DTYPES, rounds
 
 
 def wide(x: Tensor) -> Tensor:
@@ -53,6 +56,10 @@ class Part(ABC):
     def sizes(self) -> tuple[int, int, int, int] | None:
         """Return (G, T, I, O) of the factors, or None where no such form exists."""
         return None
+
+    def products(self) -> Iterator[Products]:
+        """Yield blocks of examples as factors that a kernel multiplies; nothing where no such form exists."""
+        return iter(())
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +154,13 @@ class Outer(Part):
         """Read the factors' shapes."""
         _, groups, uses, inputs = self.a.shape
         return groups, uses, inputs, self.b.shape[3]
+
+    def products(self) -> Iterator[Products]:
+        """Yield all examples, where there is one group, and sums over several uses."""
+        groups, uses, _, _ = self.sizes()
+        if groups == 1 and uses > 1 and self.a.dtype == self.b.dtype and self.a.dtype in DTYPES:
+            a, b = self.a[:, 0].transpose(1, 2), self.b[:, 0].transpose(1, 2)
+            yield Products(b, a, shifts_on(a.device, 0), rough=rounds(torch.backends.cuda.matmul))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Examination, Plan, batch_norms, couple_examples, shape_plan
 from cockpit.engine.roster import Roster
 
-PROOFS = 32
-"""How often a forward pass is examined again because a gradient vanished; then it is taken for a dead one."""
+PROOFS = 4
+"""How often in a row a forward pass is examined while a gradient vanishes; then at powers of two: some never grow."""
 
 
 class Plans:
@@ -24,7 +24,7 @@ class Plans:
         self._roster = Roster(model)
         self._norms: list[_BatchNorm] | None = None
         self._plans: dict[Any, Plan] = {}
-        self._tries: dict[Any, int] = {}
+        self._visits: dict[Any, int] = {}
 
     def __call__(self, losses: Tensor | None, examples: int, parameters: Mapping[str, Tensor]) -> Plan:
         """Return by which way each parameter is served in the forward pass at hand, checking new ones."""
@@ -33,9 +33,11 @@ class Plans:
         coupled = couple_examples(self._norms)
         key = (self._capture.signature(), tuple(parameters), coupled, examples == 1, losses is None)
         known = self._plans.get(key)
-        if known is not None and not (known.unproven and losses is not None and self._tries[key] < PROOFS):
-            return known
-        self._tries[key] = self._tries.get(key, 0) + 1
+        if known is not None:
+            visits = self._visits[key] = self._visits.get(key, 1) + 1
+            again = visits <= PROOFS or visits & (visits - 1) == 0
+            if losses is None or not (known.unproven and again):
+                return known
         plan = self._examined(losses, parameters, coupled)
         if plan.finite:
             self._plans[key] = plan

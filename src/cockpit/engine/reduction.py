@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -38,6 +39,10 @@ def reductions(
 def _walk(
     g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
 ) -> Iterator[tuple[Statistic, Tensor]]:
+    products = _multiplied(g, statistics, directions)
+    if products:
+        yield from products.items()
+        return
     whole = any(isinstance(s, Quantiles) for s in statistics)
     found: dict[Statistic, list[Tensor]] = {s: [] for s in statistics}
     for block in g.blocks(whole):
@@ -57,22 +62,47 @@ def _walk(
         yield s, joined(s.over_examples, values)
 
 
+def _multiplied(
+    g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
+) -> dict[Statistic, Tensor]:
+    """Take everything from the factors by one kernel that multiplies and looks; empty where it cannot be."""
+    simple = all(isinstance(s, Norm2 | Projection | Histogram1d) for s in statistics)
+    if not simple or len(g.parts) != 1 or not kernels.runs_on(g.parameter):
+        return {}
+    found: dict[Statistic, list[Tensor]] = {}
+    for products in g.parts[0].products():
+        seen = _seen(products.b, statistics, directions, partial(kernels.product_statistics, products))
+        if any(s not in seen for s in statistics):
+            return {}
+        for s in statistics:
+            found.setdefault(s, []).append(seen[s])
+    return {s: joined(s.over_examples, values) for s, values in found.items()}
+
+
 def _fused(
     flat: Tensor, g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
 ) -> dict[Statistic, Tensor]:
     """Take norms, projections and a histogram from one look at a block, where there is a kernel for it."""
-    if not flat.is_cuda or flat.dtype is not torch.float32:
+    if flat.dtype is not torch.float32:
         return {}
+    return _seen(flat, statistics, directions, partial(kernels.block_statistics, flat))
+
+
+def _seen(
+    like: Tensor,
+    statistics: Sequence[Statistic],
+    directions: Directions,
+    look: Callable[[Sequence[Tensor], Grid | None], tuple[Tensor, Tensor, Tensor | None]],
+) -> dict[Statistic, Tensor]:
+    """Return what a kernel that takes norms, projections and a histogram in one look says of the statistics."""
     projections = [s for s in statistics if isinstance(s, Projection)]
     histogram = next((s for s in statistics if isinstance(s, Histogram1d)), None)
     grid = None if histogram is None else histogram.grid
-    if len(projections) > kernels.MOST_DIRECTIONS or not kernels.supports(grid or Grid(1, -1.0, 1.0), flat):
+    if len(projections) > kernels.MOST_DIRECTIONS or not kernels.supports(grid or Grid(1, -1.0, 1.0), like):
         return {}
-    vectors = [directions[s][0].reshape(-1).float() for s in projections]
-    norm2, dots, counts = kernels.block_statistics(flat, vectors, grid)
-    found: dict[Statistic, Tensor] = {s: dots[:, k] * directions[s][1] for k, s in enumerate(projections)} | {
-        Norm2(): norm2
-    }
+    norm2, dots, counts = look([directions[s][0].reshape(-1).float() for s in projections], grid)
+    found: dict[Statistic, Tensor] = {s: dots[:, k] * directions[s][1] for k, s in enumerate(projections)}
+    found[Norm2()] = norm2
     if histogram is not None and counts is not None:
         found[histogram] = counts
     return found

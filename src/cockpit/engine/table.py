@@ -119,6 +119,11 @@ class Table:
         names = values if everywhere else [name for name in self.covered if name in values]
         self._joined[statistic] = {name: values[name] for name in names}
 
+    def forget(self, statistics: Iterable[Statistic]) -> None:
+        """Make room for joined statistics to be computed again."""
+        for statistic in statistics:
+            self._joined.pop(statistic, None)
+
     def derive(self, statistic: Derived, examples: int) -> None:
         """Compute a derived statistic from its sources."""
         sources = [self._joined.get(source, {}) for source in statistic.sources]

@@ -162,6 +162,7 @@ class Tape:
         before = [self.last[name] for name in a.parameters]
         now = [p.detach() for p in a.parameters.values()]
         updates = dict(zip(a.parameters, torch._foreach_sub(now, before), strict=True))
+        self.table.forget([UPDATE, UPDATES])
         known = set(self.table.entered)
         if UPDATES in a.statistics:
             lengths = squared_lengths(list(updates.values()))
@@ -180,6 +181,20 @@ class Tape:
     def _live(self, received: Received, losses: Tensor) -> list[Tensor]:
         tensors = [t for use, grads in received for t in (*use.inputs, *(g for g in grads if g is not None))]
         return [*tensors, losses]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the parameters lie where they lay when they were recorded."""
+        return self.addresses == [p.data_ptr() for p in self.asked.parameters.values()]
+
+    def finish(self) -> tuple[Layout, Packed | None]:
+        """Evaluate what needs the step taken."""
+        if self.after_pack is None or self.in_place:
+            if self.after_pack is not None:
+                self.after.replay()
+            return self.after_layout, self.after_pack
+        with torch.no_grad():  # moved since the backward pass: the recording would read their old places
+            return self._evaluated_after()
 
     def run(self, received: Received, losses: Tensor) -> None:
         """Evaluate a step; its tensors are copied into their places."""

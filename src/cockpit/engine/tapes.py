@@ -40,7 +40,7 @@ class Tapes:
         if 4 * numbers > LIMIT:
             return False
         tape = self._tapes.get(key)
-        if tape is not None and tape.addresses != [p.data_ptr() for p in asked.parameters.values()]:
+        if tape is not None and not tape.in_place:
             self.forget()  # the model was moved
             tape = None
         if tape is not None:
@@ -99,9 +99,9 @@ class Tapes:
         observed.add(
             tape.layout, Transfer(tape.pack), Scaling(rates if asked.plain else None, step.last_factors)
         )
-        if tape.after_pack is not None:
-            tape.after.replay()
-            observed.add(tape.after_layout, Transfer(tape.after_pack))
+        layout, pack = tape.finish()
+        if pack is not None:
+            observed.add(layout, Transfer(pack))
         eager = asked.eager
         table.close([s for s in eager if not isinstance(s, Derived)])
         for s in eager:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -44,7 +45,9 @@ def reference(values: Tensor, grid: Grid, place: Tensor | None = None) -> Tensor
 @contextmanager
 def no_wait() -> Iterator[None]:
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():  # it warns, once, that it does not notice every wait
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

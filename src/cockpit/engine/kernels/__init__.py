@@ -6,6 +6,18 @@ compiles and uploads the grid; later calls can be captured in a CUDA graph.
 
 from cockpit.engine.kernels.block import MOST_DIRECTIONS, block_statistics
 from cockpit.engine.kernels.counting import count, count_outer, supports
-from cockpit.engine.kernels.language import available
+from cockpit.engine.kernels.language import available, runs_on
+from cockpit.engine.kernels.products import Products, product_statistics, shifts_on
 
-__all__ = ["MOST_DIRECTIONS", "available", "block_statistics", "count", "count_outer", "supports"]
+__all__ = [
+    "MOST_DIRECTIONS",
+    "Products",
+    "available",
+    "block_statistics",
+    "count",
+    "count_outer",
+    "product_statistics",
+    "runs_on",
+    "shifts_on",
+    "supports",
+]

@@ -9,15 +9,18 @@ in the gradient needs none: $\langle g_i, V\rangle = \langle \mathrm{conv}(x_i; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad as G
 
 from cockpit.engine import gradients
+from cockpit.engine.kernels import Products, shifts_on
+from cockpit.engine.kernels.products import rounds
 from cockpit.engine.layers.formula import Call, formula
 from cockpit.engine.parts import Dense, Lazy, Outer, Part, wide
 
@@ -142,3 +145,39 @@ class Convolved(Lazy):
     def sizes(self) -> tuple[int, int, int, int]:
         """Return them as computed from the layer's geometry."""
         return self.known_sizes
+
+    def products(self) -> Iterator[Products]:
+        r"""Yield padded images and output gradients, without patches: a patch's element is the image, shifted.
+
+        A stride s cuts the image into s phases, in each of which neighbours are s pixels apart: tap t looks at phase
+        $dt \bmod s$, shifted by $\lfloor dt/s \rfloor$. Rows of output gradients are filled with zeros to the length of
+        a phase's rows, so that in the flattened image a shift is one number. (An infinite pixel meets those zeros:
+        then all elements of its example's gradient may be NaN.)
+        """
+        m, (_, repeats, outputs, *space) = self.module, self.placed.shape
+        if len(space) != 2 or m.groups != 1 or repeats != 1 or wide(self.placed).dtype != torch.float32:
+            return
+        (sh, sw), (dh, dw) = m.stride, m.dilation
+        half = torch.float32 not in (
+            self.seen.dtype,
+            self.placed.dtype,
+        )  # TensorFloat-32 holds all of their bits
+        numbers = prod(self.seen.shape[2:]) + prod(self.placed.shape[2:])
+        block = max(1, 4 * gradients.BLOCK // max(1, numbers))
+        for start in range(0, self.examples, block):
+            stop = min(start + block, self.examples)
+            images = self.images(start, stop)
+            height, width = (-(-size // s) for size, s in zip(images.shape[2:], (sh, sw), strict=True))
+            if (sh, sw) != (1, 1):
+                images = F.pad(images, (0, width * sw - images.shape[3], 0, height * sh - images.shape[2]))
+                images = images.unflatten(3, (width, sw)).unflatten(2, (height, sh)).permute(0, 1, 3, 5, 2, 4)
+            a = images.reshape(stop - start, -1, sh * sw * height * width)
+            b = F.pad(self.placed[start:stop, 0].float(), (0, width - space[1]))
+            b = b.reshape(stop - start, outputs, space[0] * width)[:, :, : (space[0] - 1) * width + space[1]]
+            shifts = [
+                (y % sh * sw + x % sw) * height * width + y // sh * width + x // sw
+                for y in range(0, dh * m.kernel_size[0], dh)
+                for x in range(0, dw * m.kernel_size[1], dw)
+            ]
+            rough = half or rounds(torch.backends.cudnn)
+            yield Products(b, a, shifts_on(a.device, *shifts), rough)
