@@ -81,8 +81,12 @@ class Use:
         use.args = tree_map(lambda leaf: there.get(id(leaf), leaf), self.args)
         use.kwargs = tree_map(lambda leaf: there.get(id(leaf), leaf), self.kwargs)
         use.inputs = places
-        use.versions = [t._version for t in places]
+        use.renew()
         return use
+
+    def renew(self) -> None:
+        """Take the inputs as they are now for what the layer saw."""
+        self.versions = [t._version for t in self.inputs]
 
     def intact(self) -> bool:
         """Say whether the kept inputs are still what the layer saw (nobody wrote into them since)."""

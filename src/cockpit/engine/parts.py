@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cockpit.engine.kernels import Products, shifts_on
-from cockpit.engine.kernels.products import DTYPES, rounds
+from cockpit.engine.kernels import Products
 
 
 def wide(x: Tensor) -> Tensor:
@@ -154,13 +153,6 @@ class Outer(Part):
         """Read the factors' shapes."""
         _, groups, uses, inputs = self.a.shape
         return groups, uses, inputs, self.b.shape[3]
-
-    def products(self) -> Iterator[Products]:
-        """Yield all examples, where there is one group, and sums over several uses."""
-        groups, uses, _, _ = self.sizes()
-        if groups == 1 and uses > 1 and self.a.dtype == self.b.dtype and self.a.dtype in DTYPES:
-            a, b = self.a[:, 0].transpose(1, 2), self.b[:, 0].transpose(1, 2)
-            yield Products(b, a, shifts_on(a.device, 0), rough=rounds(torch.backends.cuda.matmul))
 
 
 @dataclass(frozen=True, eq=False)

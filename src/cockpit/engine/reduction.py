@@ -25,6 +25,8 @@ def reductions(
     walking = [s for s in statistics if s.walks(g)] if g.fast else []
     if walking:
         walking += [s for s in statistics if isinstance(s, Projection) and s in directions]
+        if kernels.runs_on(g.parameter):  # whose looks tell the norms as well
+            walking += [s for s in statistics if isinstance(s, Norm2) and s not in walking]
         yield from _walk(g, walking, directions)
     for statistic in statistics:
         if statistic in walking:

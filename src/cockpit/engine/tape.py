@@ -92,6 +92,7 @@ class Tape:
             there = use.at([next(places) for _ in use.inputs])
             moved.append((there, tuple(None if g is None else next(places) for g in grads)))
             numbers[id(there)] = numbers[id(use)]
+        self._uses = [use for use, _ in moved]
         self._batch = self._new_batch(capture, numbers)
         self.graph, self.after = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.no_grad(), torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
@@ -193,6 +194,8 @@ class Tape:
             if self.after_pack is not None:
                 self.after.replay()
             return self.after_layout, self.after_pack
+        for use in self._uses:  # each run wrote into their places
+            use.renew()
         with torch.no_grad():  # moved since the backward pass: the recording would read their old places
             return self._evaluated_after()
 

@@ -14,13 +14,16 @@ from cockpit.engine.binning import Grid
 from cockpit.engine.kernels import Products, product_statistics, shifts_on
 from cockpit.engine.kernels.language import INTERPRETED
 from cockpit.engine.layers.conv import Convolved, _convolved, _padding
-from cockpit.engine.parts import Outer
 
 GRID = Grid(100, -2.0, 2.0)
 
 
+DEVICE = torch.device("cuda" if kernels.available() and not INTERPRETED else "cpu")
+
+
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return x.to(DEVICE, dtype)
 
 
 def written_out(products: Products) -> Tensor:
@@ -31,6 +34,7 @@ def written_out(products: Products) -> Tensor:
 
 
 def check(products: Products, directions: list[Tensor], rtol: float) -> None:
+    """Counts are compared where rounding moves few elements over an edge."""
     g = written_out(products).flatten(1)
     norm2, dots, counts = product_statistics(products, directions, GRID)
     torch.testing.assert_close(norm2, g.square().sum(1), rtol=rtol, atol=1e-30)
@@ -39,12 +43,13 @@ def check(products: Products, directions: list[Tensor], rtol: float) -> None:
         assert (
             (dots[:, k] - g @ v.double().flatten()).abs() <= rtol * scale * v.double().norm() + 1e-30
         ).all()
-    counter = binning.Counter(binning.edges(GRID.bins, GRID.low, GRID.high, g.device), torch.float64)
-    counter.add(g)
+    counter = binning.Counter(
+        binning.edges(GRID.bins, GRID.low, GRID.high, torch.device("cpu")), torch.float64
+    )
+    counter.add(g.cpu())
     assert counts is not None
     assert int(counts.sum()) == g.numel()
-    # an element within rounding of an edge may fall on its other side
-    assert int((counts.cpu() - counter.result()).abs().sum()) <= 2 + g.numel() // 500
+    assert products.rough or int((counts.cpu() - counter.result()).abs().sum()) <= 2 + g.numel() // 500
 
 
 @pytest.mark.skipif(not kernels.available(), reason="needs Triton and a GPU, or its interpreter")
@@ -69,11 +74,13 @@ class TestKernel:
         vectors = [normal(outputs, inputs, taps, seed=2 + k) for k in range(directions)]
         check(Products(b, a, shifts_on(a.device, *range(taps))), vectors, 1e-5)
 
-    def test_factors_of_a_linear_layer_as_they_lie_in_memory(self) -> None:
-        part = Outer(normal(2, 1, 33, 40), normal(2, 1, 33, 50, seed=1), torch.Size((50, 40)))
-        (products,) = part.products()
-        check(products, [normal(50, 40, seed=3)], 1e-5)
-        torch.testing.assert_close(written_out(products).squeeze(3).float(), part.dense(0, 2))
+    def test_any_strides(self) -> None:
+        b, a = normal(2, 33, 50).transpose(1, 2), normal(2, 33, 40, seed=1).transpose(1, 2)
+        check(Products(b, a, shifts_on(DEVICE, 0)), [normal(50, 40, 1, seed=3)], 1e-5)
+
+    def test_rough_products_are_near(self) -> None:
+        b, a = normal(2, 20, 30), normal(2, 25, 30, seed=1)
+        check(Products(b, a, shifts_on(DEVICE, 0), rough=True), [normal(20, 25, 1, seed=3)], 3e-3)
 
     def test_numbers_that_are_not_finite_stay_with_their_example(self) -> None:
         b, a = normal(3, 5, 7), normal(3, 6, 7, seed=1)
@@ -93,7 +100,7 @@ class TestKernel:
 
     def test_no_example(self) -> None:
         norm2, dots, counts = product_statistics(
-            Products(normal(0, 3, 4), normal(0, 2, 4), shifts_on(torch.device("cpu"), 0)), [], GRID
+            Products(normal(0, 3, 4), normal(0, 2, 4), shifts_on(DEVICE, 0)), [], GRID
         )
         assert norm2.shape == (0,)
         assert dots.shape == (0, 0)
@@ -124,7 +131,7 @@ def test_shifted_images_are_patches(
     padding: tuple[int, int],
     size: tuple[int, int],
 ) -> None:
-    layer = nn.Conv2d(3, 4, kernel, stride, padding, dilation)
+    layer = nn.Conv2d(3, 4, kernel, stride, padding, dilation, device=DEVICE)
     part = part_of(layer, size)
     (products,) = part.products()
     found = written_out(products).reshape(2, *layer.weight.shape)
@@ -133,7 +140,7 @@ def test_shifted_images_are_patches(
 
 def test_blocks_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cockpit.engine.gradients.BLOCK", 300)
-    part = part_of(nn.Conv2d(2, 3, 3, padding=1), (7, 7), n=5)
+    part = part_of(nn.Conv2d(2, 3, 3, padding=1, device=DEVICE), (7, 7), n=5)
     blocks = list(part.products())
     assert len(blocks) > 1
     found = torch.cat([written_out(products) for products in blocks]).reshape(5, 3, 2, 3, 3)
@@ -142,7 +149,7 @@ def test_blocks_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("layer", [nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(2, 2, 3).double()])
 def test_what_the_kernel_does_not_know(layer: nn.Conv2d) -> None:
-    x = normal(2, layer.in_channels, 6, 6).to(layer.weight.dtype)
+    x = normal(2, layer.in_channels, 6, 6).to(layer.weight)
     y = layer(x)
     part = _convolved(layer, x[:, None], torch.ones_like(y)[:, None].detach(), lambda images: images)
     assert list(part.products()) == []

@@ -1,7 +1,7 @@
 r"""Norms, projections and counts of gradients that are sums of outer products, without writing the gradients out.
 
-$g_n[o, i, t] = \sum_k b_n[o, k]\, a_n[i, k + s_t]$: with one shift, a linear layer over tokens k; with a shift for each
-tap of the kernel, a convolution over pixels k of padded images. A program multiplies one tile of one example's
+$g_n[o, i, t] = \sum_k b_n[o, k]\, a_n[i, k + s_t]$: a convolution over pixels k of padded images, with a shift for each
+tap t of its kernel. A program multiplies one tile of one example's
 gradient, looks at it while it is in registers, and forgets it. Products of half precision are exact; those of float32
 are split into three of TensorFloat-32, which keeps float32's accuracy, unless fewer bits are asked for. Sums over a row
 of a tile are float32, from there on float64.
@@ -24,8 +24,8 @@ from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, tl
 from cockpit.engine.kernels.rows import prepared
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-"""Of the factors; both have the same."""
+USES = 32
+"""How many terms of the sum are loaded at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ def _products(
     g = tl.where(inside, g, 0.0)  # beyond the gradient, zeros have met infinities
     at = partial + (tile.to(tl.int64) * examples + n) * (1 + DIRECTIONS)
     tl.store(at, tl.sum(tl.sum(g * g, axis=1).to(tl.float64), axis=0))
-    place = (o.to(tl.int64)[:, None] * inputs + i[None, :]) * taps + tap
+    place = (tap.to(tl.int64) * outputs + o)[:, None] * inputs + i[None, :]
     if DIRECTIONS > 0:
         v = tl.load(v0 + place, mask=inside, other=0.0)
         tl.store(at + 1, tl.sum(tl.sum(g * v, axis=1).to(tl.float64), axis=0))
@@ -134,14 +134,16 @@ def product_statistics(
     b, a = products.b.detach(), products.a.detach()
     n, outputs, uses = b.shape
     inputs, taps = a.shape[1], len(products.shifts)
-    tall, wide, deep, warps = _shape(outputs, inputs, b.dtype)
+    tall, wide, warps = _shape(outputs, inputs, taps)
     tiles = taps * -(-outputs // tall) * -(-inputs // wide)
     partial = torch.empty(tiles, n, 1 + len(directions), dtype=torch.float64, device=b.device)
     out = None
     if grid is not None:
         out = torch.zeros(grid.bins + EXTRA, dtype=torch.int64, device=b.device)
     rows = None if grid is None else prepared(grid, False, b.device)
-    v0, v1, v2 = ([v.detach().flatten().contiguous() for v in directions] + 3 * [partial])[:3]
+    # the taps first: neighbours in memory are neighbours in a tile
+    vectors = [v.detach().view(outputs, inputs, taps).movedim(2, 0).contiguous() for v in directions]
+    v0, v1, v2 = (vectors + 3 * [partial])[:3]
     if partial.numel():
         with on_device(b):
             _products[(tiles, n)](
@@ -164,7 +166,7 @@ def product_statistics(
                 0 if grid is None else grid.bins,
                 OUTPUTS=tall,
                 INPUTS=wide,
-                USES=deep,
+                USES=USES,
                 DIRECTIONS=len(directions),
                 SIZE=0 if rows is None else rows.size,
                 WAY="" if rows is None else rows.way,
@@ -177,8 +179,8 @@ def product_statistics(
     return sums[:, 0], sums[:, 1:], out
 
 
-def _shape(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """Return the tile's outputs, inputs and uses, and how many warps work on it."""
+def _shape(outputs: int, inputs: int, taps: int) -> tuple[int, int, int]:
+    """Return the tile's outputs and inputs, and how many warps work on it."""
     tall = 128 if outputs > 64 else 64 if outputs > 32 else 32
-    wide = 64 if inputs > 32 else 32
-    return tall, wide, 32 if dtype == torch.float32 else 64, 8 if tall * wide > 4096 else 4
+    wide = 128 if inputs > 64 and taps > 1 else 64 if inputs > 32 else 32
+    return tall, wide, 8 if tall * wide > 4096 else 4

@@ -14,7 +14,9 @@ def linear(call: Call) -> dict[str, Part]:
     weight = call.module.weight
     assert isinstance(weight, Tensor)
     a, b = call.split(call.input, 1), call.split(call.grad, 1)
-    if not (a.dtype == b.dtype == torch.bfloat16 and a.is_cuda):  # which has products summed in float32
+    if b.dtype == torch.bfloat16 and b.is_cuda:  # which has products summed in float32
+        a = a.to(b)  # autocast rounded it, too
+    else:
         a, b = wide(a), wide(b)
     return {"weight": outer(a, b, weight), "bias": Dense(b.sum(1, dtype=wide(b[:0]).dtype))}
 
