@@ -13,10 +13,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from cockpit.errors import CockpitError
+from cockpit.render import plot_command
 from cockpit.store.export import to_csv, to_jsonl, to_original, to_parquet
 from cockpit.store.folder import logs_folder
 from cockpit.store.original import import_original
@@ -47,10 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _child(given[0], given[1:])
         options = _parser().parse_args(given)
         options.verb(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()
     except BrokenPipeError:
         # whoever read our output has gone; what is left in the buffer must not complain at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (CockpitError, OSError) as error:
         print(f"cockpit: error: {error}", file=sys.stderr)
@@ -76,16 +80,72 @@ def _parser() -> Parser:
         help="where to look, with all folders below (default: ./cockpit_logs)",
     )
 
+    verb = _verb(verbs, "show", _show, "show runs on a page in the browser, live")
+    verb.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="RUN|FOLDER",
+        help="runs, or folders of runs with all folders below (default: ./cockpit_logs)",
+    )
+    verb.add_argument(
+        "--port",
+        type=int,
+        metavar="N",
+        help="the port; 0: any free one (default: the first free one from 6116 on)",
+    )
+    verb.add_argument("--host", metavar="ADDRESS", help="where to listen (default: this machine only)")
+    verb.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further name under which browsers may ask, such as that of a proxy (can be repeated)",
+    )
+    verb.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    verb.add_argument(
+        "--terminal", action="store_true", help="follow one run here instead: the one named, or the newest"
+    )
+    verb.add_argument(
+        "--every",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="with --terminal, between lines where nothing can be redrawn (default: 10)",
+    )
+
     verb = _verb(verbs, "export", _export, "write a run in another format")
-    verb.add_argument("run", type=Path, metavar="RUN", help="the run's folder, or the run.db in it")
+    verb.add_argument(
+        "run",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="the run's folder, or the run.db in it; several for html",
+    )
     verb.add_argument(
         "--format",
-        choices=[*TEXT_FORMATS, "parquet"],
+        choices=[*TEXT_FORMATS, "parquet", "html"],
         default="csv",
         help="csv: one row per value (default); jsonl: one JSON object per value; parquet: the same, binary; "
-        "original: the JSON log of cockpit-for-pytorch 1.0",
+        "original: the JSON log of cockpit-for-pytorch 1.0; html: the page, interactive, in one file",
+    )
+    verb.add_argument(
+        "--html", dest="format", action="store_const", const="html", help="the same as --format html"
+    )
+    verb.add_argument(
+        "--moments", type=int, default=60, metavar="N", help="html: steps that can be looked at (default: 60)"
+    )
+    verb.add_argument(
+        "--points",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="html: points of a curve at most (default: 1000)",
     )
     verb.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to (default: standard output)")
+
+    verb = _verb(verbs, "plot", _plot, "draw a run into a picture, or its course into an animation")
+    plot_command.add_options(verb)
 
     verb = _verb(
         verbs, "import", _import, "make a run of a JSON log of the original Cockpit (cockpit-for-pytorch)"
@@ -175,32 +235,73 @@ def _print_table(runs: list[dict[str, Any]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def _show(options: argparse.Namespace) -> None:
+    if options.terminal:
+        terminal = import_module("cockpit.render.follow")
+        run = terminal.chosen(options.paths, logs_folder())
+        terminal.follow(run, every=options.every, for_programs=options.json)
+        return
+    web = import_module("cockpit.web")  # only now: all other verbs start without a web server
+    web.serve(
+        options.paths,
+        lambda serving: web.announce(serving, as_json=options.json, browser=not options.no_browser),
+        host=options.host,
+        port=options.port,
+        allowed_hosts=options.allowed_host,
+    )
+
+
 def _export(options: argparse.Namespace) -> None:
-    run, target = Run(options.run), options.output
+    runs, target = [Run(path) for path in options.run], options.output
+    if len(runs) > 1 and options.format != "html":
+        raise CockpitError(f"{options.format} holds one run; several go into one page: --format html.")
     if target is None:
         if options.json:
             raise CockpitError(
                 "--json says what was written to a file: name one with -o, or use --format jsonl."
             )
-        if options.format == "parquet":
-            raise CockpitError("parquet is not text: name a file with -o.")
-        TEXT_FORMATS[options.format](run, sys.stdout)
+        if options.format == "parquet" or (options.format == "html" and sys.stdout.isatty()):
+            raise CockpitError(f"{options.format} is nothing to read here: name a file with -o.")
+        _write(options, runs, sys.stdout)
         return
     # a half written file is never left under the name asked for; devices and pipes are written directly
     part = target.with_name(target.name + ".part") if target.is_file() or not target.exists() else target
     try:
         if options.format == "parquet":
-            count = to_parquet(run, part)
+            count = to_parquet(runs[0], part)
         else:
             with part.open("w", encoding="utf-8", newline="") as file:
-                count = TEXT_FORMATS[options.format](run, file)
+                count = _write(options, runs, file)
         if part != target:
             part.replace(target)
     finally:
         if part != target:
             part.unlink(missing_ok=True)
-    unit = "steps" if options.format == "original" else "records"
-    _tell(options, {"run": str(run.path), "format": options.format, "file": str(target), unit: count})
+    unit = {"original": "steps", "html": "bytes"}.get(options.format, "records")
+    names = ", ".join(str(run.path) for run in runs)
+    _tell(options, {"run": names, "format": options.format, "file": str(target), unit: count})
+
+
+def _write(options: argparse.Namespace, runs: list[Run], file: TextIO) -> int:
+    """Write runs as text, and return how much of it: bytes of a page, else records or steps."""
+    if options.format != "html":
+        return TEXT_FORMATS[options.format](runs[0], file)
+    page = import_module("cockpit.render.report").report(
+        runs, moments=max(1, options.moments), points=max(2, options.points)
+    )
+    file.write(page)
+    return len(page.encode())
+
+
+def _plot(options: argparse.Namespace) -> None:
+    if not options.list:
+        _tell(options, plot_command.plot(options))
+        return
+    found = plot_command.list_instruments()
+    if options.json:
+        print(json.dumps(found, indent=2))
+    for entry in () if options.json else found:
+        print(f"{entry['name']:22} {entry['title']:32} {entry['question']}")
 
 
 def _import(options: argparse.Namespace) -> None:

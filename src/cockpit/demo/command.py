@@ -17,11 +17,12 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from cockpit.demo.panel import Panel, clock, percent
+from cockpit.demo.panel import Panel
 from cockpit.demo.summary import Finding, findings
 from cockpit.demo.training import Moment, network, train, watched_quantities
 from cockpit.errors import CockpitError
 from cockpit.presets import PRESETS
+from cockpit.render.panel import clock, percent
 from cockpit.session import Cockpit
 from cockpit.store.run import Run
 
@@ -86,7 +87,7 @@ def _demo(options: argparse.Namespace) -> int:
     quantities = watched_quantities(options.config, options.steps)
     cockpit = Cockpit(model, optimizer, quantities=quantities, run=options.run)
     stream = sys.stderr if options.json else sys.stdout
-    if not options.quiet:
+    if not options.quiet and stream is not None:  # closed: print would take the other one
         _print(_title(model, options), stream)
     panel, moments, start = Panel(stream, cockpit.run), [], time.monotonic()
 
@@ -101,6 +102,8 @@ def _demo(options: argparse.Namespace) -> int:
             train(cockpit, model, optimizer, options.steps, options.batch_size, show)
         except KeyboardInterrupt:
             interrupted = True
+    if not options.quiet:
+        panel.close()
     report = _report(cockpit.run, moments, interrupted, time.monotonic() - start)
     if options.json:
         print(json.dumps(report, allow_nan=False))
@@ -162,11 +165,12 @@ def _print_report(report: dict[str, Any]) -> None:
     command = _command()
     print()
     _print(
-        f"The run is in {report['run']}. To go on, list your runs, write every number into a table, or see "
-        "what can be measured in a model of yours:"
+        f"The run is in {report['run']}. To go on, look at it in the browser or here, write every number into a "
+        "table, or see what can be measured in a model of yours:"
     )
     print()
-    print(f"  {command} list")
+    print(f"  {command} show {report['run']}")
+    print(f"  {command} show --terminal {report['run']}")
     print(f"  {command} export {report['run']} -o run.csv")
     print(f"  {command} doctor train.py")
 

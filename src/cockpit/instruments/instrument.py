@@ -18,6 +18,10 @@ Group = Literal[
 """The part of the screen an instrument stands in."""
 
 
+class Missing(Exception):  # noqa: N818 - no error: an answer
+    """What was asked for is not in the run; the text says what, and how to have it."""
+
+
 class Source(Protocol):
     """What instruments read: a `Run`, or whatever answers like one."""
 
@@ -82,14 +86,15 @@ class Instrument(ABC):
         absent = [name for name in self.reads if name not in there]
         needed = [name for name in absent if name not in self.optional]
         if needed or len(absent) == len(self.reads):
-            return Chart(
-                self.name, self.title, self.question, missing=_missing(needed or absent), scope=view.scope
-            )
-        return self.draw(run, view)
+            return self.made(missing=_missing(needed or absent[:1]), scope=view.scope)
+        try:
+            return self.draw(run, view)
+        except Missing as gap:
+            return self.made(missing=str(gap), scope=view.scope)
 
     @abstractmethod
     def draw(self, run: Source, view: View) -> Chart:
-        """Return the chart of a run that has what is needed; use `made`."""
+        """Return the chart of a run that has what is needed; use `made`. May raise `Missing`."""
 
     def made(
         self,
@@ -106,6 +111,8 @@ class Instrument(ABC):
 
 def _missing(names: list[str]) -> str:
     """Say what was not recorded, and what to write to have it."""
+    if names == ["learning_rate"]:
+        return 'This run has no "learning_rate" yet. It comes by itself with the first watched step.'
     listed = " and ".join(f'"{name}"' for name in names)
     preset = next((preset for preset, members in PRESETS.items() if set(names) <= set(members)), None)
     use = (

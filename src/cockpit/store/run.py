@@ -6,7 +6,9 @@ import difflib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,12 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the run as a notebook shows it: interactive, without a server."""
+        # by name: whoever only reads runs needs nothing that draws
+        text: str = import_module("cockpit.render.notebook").cell(self)
+        return text
 
     def names(self) -> list[str]:
         """Return the names of all quantities, in the order of their first appearance."""
@@ -147,6 +155,47 @@ class Run:
             return empty
         whole: pd.DataFrame = pandas().concat(frames, ignore_index=True)[columns]
         return whole
+
+    def plot(
+        self,
+        instruments: str | Iterable[str] | None = None,
+        *,
+        step: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+        scope: str = "",
+        **options: Any,
+    ) -> Any:
+        """Return a `matplotlib.figure.Figure` of a whole screen, or of single instruments.
+
+        Args:
+            instruments: name or names, such as ``"alpha_gauge"``; without, the whole screen is drawn.
+            step: the moment that histograms show; default: the newest.
+            first: no step before this one.
+            last: no step after this one.
+            scope: a parameter, or a layer and all below it.
+            options: ``screen``, ``size``, ``dark``, ``runs``, ``title``, ``log_steps``: see
+                `cockpit.render.figure.figure`.
+        """
+        # by name: the store knows no renderer, and matplotlib is loaded by those who draw
+        view = import_module("cockpit.instruments.chart").View(step, first, last, scope=scope)
+        drawing = import_module("cockpit.render.plot_command").drawing("figure")
+        return drawing.figure(self, instruments, view=view, **options)
+
+    def show(self, **options: Any) -> Any:
+        """Show the run: in a notebook below the cell, else on a page in the browser.
+
+        Outside of notebooks, returns the server, which ends with the program or by its ``stop()``; ``options`` are
+        those of `cockpit.web.serve_in_background`.
+        """
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        if hasattr(shell, "kernel"):
+            import_module("IPython.display").display(self)
+            return None
+        web = import_module("cockpit.web")
+        serving = web.serve_in_background([self.path], **options)
+        web.announce(serving)
+        return serving
 
     def __iter__(self) -> Iterator[Series]:
         """Go through all series."""

@@ -1,0 +1,15 @@
+/** Walking over recorded steps: sorted, maybe thinned out. */
+
+/** The next recorded step, or null beyond the last one. */
+export function after(recorded: number[], step: number, last: number): number | null {
+  const next = recorded.find((other) => other > step) ?? (recorded.length ? last : step + 1);
+  return next > step && next <= last ? next : null;
+}
+
+/** The recorded step before, or the first one. */
+export function before(recorded: number[], step: number): number {
+  return (
+    recorded.findLast((other) => other < step) ??
+    (recorded.length ? Math.min(recorded[0]!, step) : Math.max(0, step - 1))
+  );
+}
