@@ -255,3 +255,16 @@ def test_user_metrics(tmp_path: Path):
     assert [found[t, "valid_accuracy", ""][0] for t in (0, 1)] == [0.5, 1.5]
     assert found[0, "tensor", ""][0] == 2.0
     assert found[1, "numpy", ""][0] == 1.5
+
+
+def test_the_share_of_time_is_stored(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Cockpit(model, opt, run=tmp_path / "run") as cockpit:
+        for _ in range(3):
+            cockpit.backward(model(torch.randn(4, 3)).square().sum(1))
+            opt.step()
+            opt.zero_grad()
+    overhead = Run(tmp_path / "run").meta["overhead"]
+    assert 0 < overhead < 1e4
+    assert overhead == pytest.approx(cockpit._meter.share, rel=0.5)

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
 from cockpit.engine.layers.formula import Call, Formula, Layout, Replay, formula_for
+from cockpit.engine.meter import Meter
 
 MARK = "cockpit.calls"
 """Under this name a node of the autograd graph keeps which calls of layers it made outputs of."""
@@ -129,6 +130,7 @@ class Capture:
         self._moving: frozenset[int] = frozenset()
         self._early: list[tuple[Use, tuple[Tensor | None, ...]]] | None = None
         self.failure: BaseException | None = None
+        self.meter = Meter()
 
     @property
     def listening(self) -> bool:
@@ -219,16 +221,17 @@ class Capture:
         if not outputs or not torch.is_grad_enabled():
             return
         try:
-            use = Use(name, module, formula, args, kwargs, outputs, self._moving)
-            states = self._replays.pop(name, None)
-            use.replay = states[-1] if states else None
-            self._uses.append(weakref.ref(use))
-            if self.keep_outputs:
-                _mark(use, outputs)
-            if len(outputs) == 1:
-                outputs[0].register_hook(partial(self._one, use))
-            else:
-                torch.autograd.graph.register_multi_grad_hook(outputs, partial(self._all, use))
+            with self.meter:
+                use = Use(name, module, formula, args, kwargs, outputs, self._moving)
+                states = self._replays.pop(name, None)
+                use.replay = states[-1] if states else None
+                self._uses.append(weakref.ref(use))
+                if self.keep_outputs:
+                    _mark(use, outputs)
+                if len(outputs) == 1:
+                    outputs[0].register_hook(partial(self._one, use))
+                else:
+                    torch.autograd.graph.register_multi_grad_hook(outputs, partial(self._all, use))
         except Exception as failure:  # watching must never break a forward pass
             self.failure = failure
 
@@ -256,7 +259,7 @@ class Capture:
                 self._early.append((use, found))
             return
         try:
-            with without_autocast(next(g for g in found if g is not None).device.type):
+            with self.meter, without_autocast(next(g for g in found if g is not None).device.type):
                 self._receiver(use, found)
         except Exception as failure:  # nor a backward pass
             self.failure = failure

@@ -93,6 +93,7 @@ class Cockpit:
         self.budget = None if budget is None else Budget(budget, self.quantities, clock_for(device), agree)
         """What watching has cost and how often quantities are measured, where a budget was given."""
         self._engine = Engine(self.model, ranks, seed, model, fast, memory)
+        self._meter = self._engine.capture.meter
         self._memory: dict[str, Memory] = {q.name: {} for q in self.quantities}
         self._due: list[Quantity] = []
         self._waiting: list[Quantity] = []
@@ -188,8 +189,9 @@ class Cockpit:
             elif self._engine.begun:
                 self._skip()
             self._settle(wait=True)
-        if self.budget is not None:
-            with self._recorder.guarded(self.step, "budget"):
+        with self._recorder.guarded(self.step, "overhead"):
+            self._recorder.note({"overhead": self._meter.share})
+            if self.budget is not None:
                 self._recorder.note({"budget": self.budget.describe()})
         atexit.unregister(self._exit)
         self._optimizers.remove()
@@ -261,7 +263,7 @@ class Cockpit:
 
     def _leave(self) -> None:
         """The watched backward pass is over."""
-        with self._guarded("reading the backward pass"):
+        with self._meter, self._guarded("reading the backward pass"):
             self._engine.leave()
             self._optimizers.note_gradients()
             if self._optimizers.stepping:
@@ -296,7 +298,7 @@ class Cockpit:
         if losses is not None and losses.numel() == 0:
             self._recorder.event(self.step, "empty_batch", "a batch without examples was not watched")
             return False
-        with self._guarded("preparing to watch"):
+        with self._meter, self._guarded("preparing to watch"):
             self._engine.enter(losses, own)
             return True
         return False
@@ -310,7 +312,7 @@ class Cockpit:
         """A backward pass has reached the outputs of an attached model."""
         if self._watching or self._closed or not self._ready():
             return
-        with self._guarded("preparing to watch"):
+        with self._meter, self._guarded("preparing to watch"):
             self._engine.enter_proxy(proxy, examples)
             torch.autograd.Variable._execution_engine.queue_callback(self._leave)
 
@@ -323,12 +325,16 @@ class Cockpit:
         self._plan()
 
     def _before_update(self) -> None:
-        with self._guarded("measuring before the update"):
+        with self._meter, self._guarded("measuring before the update"):
             self._engine.before_update()
 
     def _after_update(self) -> None:
         """The last optimiser has stepped: the step is over."""
-        self._close_step()
+        with self._meter:
+            self._close_step()
+        overhead = self._meter.news()
+        if overhead is not None:
+            self._recorder.note({"overhead": overhead})
 
     def _close_step(self) -> None:
         began = time.perf_counter()
