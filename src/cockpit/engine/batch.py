@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from cockpit.engine.bunch import Bunch
 from cockpit.engine.capture import Capture, Use
 from cockpit.engine.coverage import Plan, Way, confirmed, parts_of
 from cockpit.engine.fallback import rows
@@ -64,6 +65,7 @@ class Batch:
         self._complete: list[str] = []
         self._done: set[str] = set()
         self._totals: dict[str, Tensor] = {}
+        self._bunch = Bunch()
         if not begun:
             gaps = {name: plan.ways[name].reason for name in plan.names(Way.NONE)}
             table.begin(examples, plan.used(parameters), gaps)
@@ -190,6 +192,8 @@ class Batch:
             if not self.plan.checked:
                 self._totals[g.name] = g.total()
             statistics, directions, known = self._directed(g, mean)
+            if sources and self._bunch.takes(g, statistics, directions):  # rows of the graph come in blocks
+                statistics = []
             for statistic, value in (*known, *reductions(g, statistics, directions)):
                 self.table.add(statistic, g.name, value, self.index)
         if hold and self.late and self._fits(sum(part.bytes for part in g.parts)):
@@ -244,6 +248,12 @@ class Batch:
         self._reduce_complete()
         self._complete = list(self._parts)
         self._reduce_complete()
+        self._reduce_bunch()
+
+    def _reduce_bunch(self) -> None:
+        with torch.no_grad():
+            for name, statistic, value in self._bunch.reductions():
+                self.table.add(statistic, name, value, self.index)
 
     def confirm(self, grown: Mapping[str, Tensor]) -> None:
         """Drop what was not checked before and does not add up to the growth of ``.grad``."""
@@ -258,7 +268,11 @@ class Batch:
         for name, g, sources in self.held:
             if not all(use.intact() for use in sources):
                 self.table.gap(name, "a layer's input was overwritten before the optimiser stepped")
-            elif name in directions:
+            elif name in directions and not (
+                isinstance(statistic, Projection)
+                and self._bunch.takes(g, [statistic], {statistic: directions[name]})
+            ):
                 vector, factor = directions[name]
                 with torch.no_grad():
                     self.table.add(statistic, name, g.dot(vector) * factor, self.index)
+        self._reduce_bunch()

@@ -8,6 +8,7 @@ from cockpit.engine.kernels.block import MOST_DIRECTIONS, block_statistics
 from cockpit.engine.kernels.counting import count, count_outer, supports
 from cockpit.engine.kernels.language import available, runs_on
 from cockpit.engine.kernels.products import Products, product_statistics, shifts_on
+from cockpit.engine.kernels.segments import segment_statistics
 
 __all__ = [
     "MOST_DIRECTIONS",
@@ -18,6 +19,7 @@ __all__ = [
     "count_outer",
     "product_statistics",
     "runs_on",
+    "segment_statistics",
     "shifts_on",
     "supports",
 ]

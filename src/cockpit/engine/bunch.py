@@ -1,0 +1,87 @@
+"""Bunch: small parameters (biases, norms) wait until the backward pass is over and are looked at all together.
+
+A model of a hundred layers has as many biases, whose few numbers take the host as long as the large weights do. Written
+out, they fit side by side into one block, which one kernel reduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from cockpit.engine import kernels
+from cockpit.engine.binning import Grid
+from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.histograms import Histogram1d
+from cockpit.engine.parts import Dense
+from cockpit.engine.reduction import Directions
+from cockpit.engine.statistics import Norm2, Projection, Statistic
+
+LARGEST = 8192
+"""Numbers in a parameter that waits."""
+
+Asked = tuple[ExampleGradients, tuple[Statistic, ...], Directions]
+
+
+class Bunch:
+    """The parameters that wait, with what is asked of them."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[tuple[Statistic, ...], int], list[Asked]] = {}
+
+    def takes(self, g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions) -> bool:
+        """Let a parameter wait, if it is one that can; return whether it does."""
+        part = g.parts[0]
+        if not g.fast or len(g.parts) != 1 or not isinstance(part, Dense) or g.parameter.numel() > LARGEST:
+            return False
+        if part.gradients.dtype is not torch.float32 or not kernels.runs_on(part.gradients):
+            return False
+        projections = [s for s in statistics if isinstance(s, Projection)]
+        histograms = [s for s in statistics if isinstance(s, Histogram1d)]
+        known = len(projections) + len(histograms) + (Norm2() in statistics)
+        if known < len(statistics) or len(histograms) > 1 or len(projections) > kernels.MOST_DIRECTIONS:
+            return False
+        grid = histograms[0].grid if histograms else Grid(1, -1.0, 1.0)
+        if not statistics or not kernels.supports(grid, part.gradients):
+            return False
+        if any(isinstance(directions[s][1], Tensor) for s in projections):
+            return False
+        key = (tuple(statistics), g.examples)
+        self._waiting.setdefault(key, []).append((g, tuple(statistics), directions))
+        return True
+
+    def reductions(self) -> Iterator[tuple[str, Statistic, Tensor]]:
+        """Yield (parameter, statistic, value) of all that waited."""
+        waiting, self._waiting = self._waiting, {}
+        for (statistics, _), asked in waiting.items():
+            yield from _reduced(statistics, asked)
+
+
+def _reduced(
+    statistics: tuple[Statistic, ...], asked: list[Asked]
+) -> Iterator[tuple[str, Statistic, Tensor]]:
+    gradients = [g.parts[0].dense(0, g.examples).flatten(1) for g, _, _ in asked]
+    sizes = tuple(g.shape[1] for g in gradients)
+    projections = [s for s in statistics if isinstance(s, Projection)]
+    histogram = next((s for s in statistics if isinstance(s, Histogram1d)), None)
+    vectors = [_side_by_side([directions[s] for _, _, directions in asked]) for s in projections]
+    norm2, dots, counts = kernels.segment_statistics(
+        torch.cat(gradients, 1), sizes, vectors, None if histogram is None else histogram.grid
+    )
+    values: dict[Statistic, Tensor] = {s: dots[:, :, k] for k, s in enumerate(projections)} | {Norm2(): norm2}
+    if histogram is not None and counts is not None:
+        values[histogram] = counts
+    for statistic in statistics:
+        for (g, _, _), value in zip(asked, values[statistic].unbind(0), strict=True):
+            yield g.name, statistic, value
+
+
+def _side_by_side(directions: list[tuple[Tensor, float | Tensor]]) -> Tensor:
+    """Return directions, each times its factor, as one vector."""
+    vectors = [vector.detach().reshape(-1).float() for vector, _ in directions]
+    factors = [float(factor) for _, factor in directions]
+    if len(set(factors)) > 1:
+        return torch.cat(torch._foreach_mul(vectors, factors))
+    return torch.cat(vectors).mul_(factors[0])

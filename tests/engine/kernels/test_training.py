@@ -1,0 +1,59 @@
+"""A whole training with every kernel at work says what the plain way says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cockpit import Cockpit, Run
+from cockpit.store.record import Histogram
+
+
+def trained(device: torch.device, optimizer: str, folder: Path, fast: bool) -> Run:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1, bias=False),
+            nn.BatchNorm2d(3),
+            nn.ReLU(),
+            nn.Conv2d(3, 4, 3, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(16, 6),
+            nn.LayerNorm(6),
+            nn.Linear(6, 3),
+        ).to(device)
+    opt = {
+        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.1),
+        "adam": lambda: torch.optim.AdamW(model.parameters(), lr=0.01),
+    }[optimizer]()
+    draw = torch.Generator().manual_seed(1)
+    with Cockpit(model, opt, config="economy", run=folder, fast=fast) as cockpit:
+        for _ in range(3):
+            x = torch.randn(5, 2, 5, 5, generator=draw).to(device)
+            y = torch.randint(0, 3, (5,), generator=draw).to(device)
+            cockpit.backward(nn.functional.cross_entropy(model(x), y, reduction="none"))
+            opt.step()
+            opt.zero_grad()
+    return Run(folder)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_kernels_at_work(optimizer: str, device: torch.device, tmp_path: Path) -> None:
+    found, plain = (trained(device, optimizer, tmp_path / str(fast), fast) for fast in (True, False))
+    assert found.events() == []
+    for name in plain.names():
+        for scope in plain.scopes(name):
+            a, b = found.series(name, scope), plain.series(name, scope)
+            assert len(a) == len(b) > 0
+            for x, y in zip(a.values, b.values, strict=True):
+                if isinstance(y, Histogram):
+                    assert isinstance(x, Histogram)
+                    assert x.total == y.total
+                    assert np.abs(x.counts - y.counts).sum() <= 2, "elements next to an edge"
+                else:
+                    np.testing.assert_allclose(x, y, rtol=2e-3, atol=1e-4, err_msg=f"{name} {scope}")
