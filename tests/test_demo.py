@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -260,6 +261,27 @@ def test_ctrl_c_from_outside(tmp_path: Path) -> None:
     assert child.returncode == 130
     assert "Traceback" not in err
     assert Run(tmp_path / "here").status == "finished"
+
+
+def test_the_page_stays_until_ctrl_c(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cockpit.demo", "--steps", "2", "--config", "economy", "--show", "--quiet"]
+    environment = {**os.environ, "COCKPIT_PORT": "0", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [*command, "--run", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as demo:
+        assert demo.stdout is not None
+        lines = iter(demo.stdout.readline, "")
+        address = next(line for line in lines if line.startswith("cockpit: http")).split()[1]
+        assert any("stays there until Ctrl-C" in line for line in lines)
+        place, token = address.split("?token=")
+        request = urllib.request.Request(f"{place}api/runs", headers={"X-Cockpit-Token": token})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert [run["name"] for run in json.load(answer)["runs"]] == ["run"]
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(20) == 0
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,18 @@ def test_other_endings_are_refused(run: Run, tmp_path: Path) -> None:
 
 def test_a_film_needs_ffmpeg(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CockpitError, match="ffmpeg, which is not installed"):
+    monkeypatch.setattr("cockpit.render.animation.find_spec", lambda name: None)
+    with pytest.raises(CockpitError, match="an MP4 needs ffmpeg"):
         animate(run, tmp_path / "run.mp4")
+
+
+def test_a_real_film(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the ffmpeg that a package brings along."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    file = tmp_path / "run.mp4"
+    assert animate(run, file, **SMALL, frames=3) == 3  # type: ignore[arg-type]
+    assert file.read_bytes()[4:8] == b"ftyp"
+    assert b"moov" in file.read_bytes()
 
 
 def program(folder: Path, code: str) -> None:

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +26,8 @@ from cockpit.presets import PRESETS
 from cockpit.render.panel import clock, percent
 from cockpit.session import Cockpit
 from cockpit.store.run import Run
+from cockpit.web import Serving, serve_in_background
+from cockpit.web.announcement import announce, has_desktop
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,6 +73,11 @@ def _parser() -> Parser:
         "--json", action="store_true", help="end with one JSON object on standard output, alone there"
     )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.add_argument(
+        "--show",
+        action=argparse.BooleanOptionalAction,
+        help="open the page and keep it until Ctrl-C (default: on a desktop, in a terminal)",
+    )
     return parser
 
 
@@ -89,6 +97,7 @@ def _demo(options: argparse.Namespace) -> int:
     stream = sys.stderr if options.json else sys.stdout
     if not options.quiet and stream is not None:  # closed: print would take the other one
         _print(_title(model, options), stream)
+    page = _page(options, cockpit.run)
     panel, moments, start = Panel(stream, cockpit.run), [], time.monotonic()
 
     def show(moment: Moment) -> None:
@@ -109,7 +118,23 @@ def _demo(options: argparse.Namespace) -> int:
         print(json.dumps(report, allow_nan=False))
     else:
         _print_report(report)
+    if page is not None:
+        _print("\nThe page stays there until Ctrl-C.", stream)
+        with page, suppress(KeyboardInterrupt):
+            page.wait()
     return 130 if interrupted else 0
+
+
+def _page(options: argparse.Namespace, folder: Path | None) -> Serving | None:
+    """Open the page beside the training, where somebody would see it."""
+    if options.show is None and (options.json or options.quiet):
+        return None
+    seen = sys.stdout is not None and sys.stdout.isatty() and has_desktop()
+    if folder is None or not (seen if options.show is None else options.show):
+        return None
+    page = serve_in_background([folder])
+    announce(page, file=sys.stderr if options.json else None)
+    return page
 
 
 def _title(model: nn.Module, options: argparse.Namespace) -> str:

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -211,8 +213,10 @@ def _held(first: Frame, pictures: Iterator[Frame]) -> Iterator[Frame]:
 
 def _ffmpeg() -> str:
     found = shutil.which("ffmpeg")
+    if found is None and find_spec("imageio_ffmpeg") is not None:
+        found = str(import_module("imageio_ffmpeg").get_ffmpeg_exe())
     if found is None:
         raise CockpitError(
-            "an MP4 needs the program ffmpeg, which is not installed here; a GIF (--gif) needs nothing."
+            "an MP4 needs ffmpeg: the program, or pip install 'cockpit-debugger[video]'; a GIF (--gif) needs nothing."
         )
     return found

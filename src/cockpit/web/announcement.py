@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import webbrowser
+from typing import TextIO
 
 from cockpit.web.serving import Serving
 
@@ -16,7 +17,9 @@ cockpit: WARNING: only the token keeps them out, and it travels unencrypted: who
 cockpit: WARNING: to look from elsewhere, `ssh -L {port}:localhost:{port} THIS-MACHINE` without --host is safer."""
 
 
-def announce(serving: Serving, as_json: bool = False, browser: bool = True) -> None:
+def announce(
+    serving: Serving, as_json: bool = False, browser: bool = True, file: TextIO | None = None
+) -> None:
     """Print the address on standard output, warnings on standard error, and open a browser where one can be seen."""
     if not serving.is_local:
         print(WARNING.format(host=serving.host, port=serving.port), file=sys.stderr, flush=True)
@@ -27,8 +30,8 @@ def announce(serving: Serving, as_json: bool = False, browser: bool = True) -> N
     else:
         places = ", ".join(str(root) for root in serving.library.roots)
         found = f"{count} run{'s' if count > 1 else ''}" if count else f"no runs yet in {places}"
-        end = "" if serving.in_background else "; Ctrl-C ends it"
-        print(f"cockpit: {serving.address} ({found}{end})", flush=True)
+        end = "ends with this program, or by .stop() on it" if serving.in_background else "Ctrl-C ends it"
+        print(f"cockpit: {serving.address} ({found}; {end})", file=file, flush=True)
     if browser and sys.stdout is not None and sys.stdout.isatty() and has_desktop():
         # in a thread: some browsers keep whoever starts them waiting
         threading.Thread(target=webbrowser.open, args=(serving.invitation(),), daemon=True).start()

@@ -103,6 +103,11 @@ class Serving:
         )
         self._thread.start()
 
+    def wait(self) -> None:
+        """Wait until the thread has ended."""
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(0.5)  # a join without end would not be interrupted on every system
+
     def stop(self) -> None:
         """End the server; do nothing if it has ended."""
         self._server.should_exit = True
