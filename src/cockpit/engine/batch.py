@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cockpit.engine.bunch import Bunch
 from cockpit.engine.capture import Capture, Use
 from cockpit.engine.coverage import Plan, Way, confirmed, parts_of
+from cockpit.engine.factored import Factored, Vectors
 from cockpit.engine.fallback import rows
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.layers.formula import Layout
@@ -25,8 +26,6 @@ from cockpit.engine.spread import Spread
 from cockpit.engine.statistics import Direction, Projection, Statistic, Total
 from cockpit.engine.table import Table
 
-LastUpdate = Mapping[str, tuple[Tensor, float]]
-"""The step before, of every parameter, as a vector and a factor."""
 HOLD = 2**29
 """How many bytes may wait for a direction that is known later (512 MiB)."""
 
@@ -42,18 +41,22 @@ class Batch:
         examples: int,
         table: Table,
         statistics: Iterable[Statistic],
-        last_update: LastUpdate,
+        last_update: Vectors,
         late: Iterable[Statistic] = (),
         sum_of: Callable[[str], tuple[Tensor, float] | None] = lambda name: None,
         fast: bool = True,
         memory: int = HOLD,
         begun: bool = False,
+        factored: bool = False,
     ) -> None:
         self.plan, self.parameters, self.table = plan, parameters, table
         self.examples = examples
         self.statistics, self.late, self.last_update = list(statistics), list(late), last_update
         self.sum_of, self.fast, self.memory = sum_of, fast, memory
         self._held_bytes = 0
+        self._factored = factored
+        self.factored: dict[str, Factored] = {}
+        """Sums of individual gradients by their factors, where they were to be kept and are the smaller so."""
         self.held: list[tuple[str, ExampleGradients, list[Use]]] = []
         self.index = table.batches - begun
         self.keep: Tensor | None = None
@@ -196,6 +199,8 @@ class Batch:
                 statistics = []
             for statistic, value in (*known, *reductions(g, statistics, directions)):
                 self.table.add(statistic, g.name, value, self.index)
+            if self._factored and (factors := Factored.of(g)) is not None:
+                self.factored[g.name] = factors
         if hold and self.late and self._fits(sum(part.bytes for part in g.parts)):
             self.held.append((g.name, g, sources))
 
@@ -239,7 +244,11 @@ class Batch:
                 if g.name not in self.last_update:
                     self.table.void(statistic, f"no_last_update: {g.name} was not trained in the step before")
                     continue
-                directions[statistic] = self.last_update[g.name]
+                vector, factor = self.last_update[g.name]
+                if isinstance(vector, Factored):
+                    known.append((statistic, vector.dot(g) * factor))
+                    continue
+                directions[statistic] = (vector, factor)
             left.append(statistic)
         return left, directions, known
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.derived import Derived, MeanNorm2, squared_lengths
-from cockpit.engine.motion import Vectors
 from cockpit.engine.needs import Known
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.requests import GRADIENTS, MEAN, UPDATE, UPDATES, Requests
@@ -16,6 +15,8 @@ from cockpit.engine.statistics import Projection, Total
 from cockpit.engine.step import Observed, Step
 
 SEVERAL = "needs_full_batch: more micro-batches came than in the step before"
+Moved = dict[str, tuple[Tensor, float]]
+"""The step taken: of every parameter a tensor and a factor."""
 CLIPPED = "clipped: gradients or parameters were changed between the backward pass and the step"
 
 
@@ -37,7 +38,7 @@ class Ending:
         if ranks is not None:
             self.examples = int(ranks.sum(torch.tensor(float(self.examples))))
 
-    def observed(self, moved: bool) -> tuple[Observed, Vectors]:
+    def observed(self, moved: bool) -> tuple[Observed, Moved]:
         """Return the outcome, and the step taken."""
         step, table, needs = self.step, self.step.table, self.asked.needs
         late = {MEAN, UPDATE} & needs
@@ -93,14 +94,14 @@ class Ending:
             zeros = {n: torch.zeros((), dtype=torch.float64) for n in self.step.parameters if n not in totals}
             table.enter(GRADIENTS, {**lengths, **zeros}, everywhere=True)
 
-    def _mean(self) -> Vectors:
+    def _mean(self) -> Moved:
         """Return the mean gradient of the examples."""
         scale = 1 / max(1, self.examples)
         if self.step.own:
             return {n: (v, factor * scale) for n, (v, factor) in self.step.accumulated.sums().items()}
         return {n: (t, scale) for n, t in self.step.table.by_parameter(Total()).items()}
 
-    def _moved(self) -> Vectors:
+    def _moved(self) -> Moved:
         """Return the step taken, where somebody will need it, and enter its length."""
         step, table, wanted = self.step, self.step.table, UPDATES in self.asked.needs
         needed = bool(self.asked.needs & {UPDATE, Known.UPDATES})
@@ -128,7 +129,7 @@ class Ending:
             table.enter(UPDATES, dict(zip(names, found, strict=True)), everywhere=True)
         return {n: (u, 1.0) for n, u in updates.items()} if needed else {}
 
-    def _project(self, statistic: Projection, directions: Vectors) -> None:
+    def _project(self, statistic: Projection, directions: Moved) -> None:
         for batch in self.step.batches:
             batch.project(statistic, directions)
 

@@ -24,6 +24,7 @@ from cockpit.engine.capture import Capture, Use, without_autocast
 from cockpit.engine.coverage import Coverage, Plan, Way
 from cockpit.engine.derived import Separation, squared_lengths
 from cockpit.engine.ending import SEVERAL, Ending, give_up_update
+from cockpit.engine.factored import Vectors
 from cockpit.engine.graph import graphs_kept
 from cockpit.engine.motion import Motion
 from cockpit.engine.needs import Known, Need
@@ -362,7 +363,7 @@ class Engine:
             else:
                 observed, updates = Ending(step, self._asked, self.ranks, rates).observed(moved)
                 self.usual_batches = step.entered
-            self.motion.remember(updates)
+            self.motion.remember({**updates, **_by_factors(step, updates)})
             observed.eigenvalues, observed.methods = self.curvatures.eigenvalues, self.curvatures.methods
             observed.variances, observed.notes = self._variances(), step.all_notes()
             observed.send()
@@ -464,6 +465,11 @@ class Engine:
             return False
         return simple and not self._asked.vectors and not any(s.keeps for s in self._asked.individual)
 
+    def _keeps_factors(self, step: Step) -> bool:
+        """Say whether the coming step is needed later, for projections only, and may be kept as factors."""
+        wanted = UPDATE in self._asked.needs and Known.UPDATES not in self._asked.needs
+        return wanted and step.plain and self._device.type == "cpu"  # a GPU has it in a recording
+
     def _watch(
         self, step: Step, plan: Plan, losses: Tensor | None, examples: int, begun: bool = False
     ) -> None:
@@ -487,6 +493,7 @@ class Engine:
             self.fast,
             self._memory(),
             begun,
+            self._keeps_factors(step),
         )
         step.batches.append(batch)
         self._batch = batch
@@ -542,6 +549,16 @@ class Engine:
 
 def _copied(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n: p.detach().clone() for n, p in parameters.items()}
+
+
+def _by_factors(step: Step, updates: Mapping[str, tuple[Tensor, float]]) -> Vectors:
+    """Return those multiples of the mean gradient that are smaller as factors: ``.grad`` need not be kept for them."""
+    if not step.plain or step.tape is not None or len(step.batches) != 1:
+        return {}
+    found = step.batches[0].factored
+    return {
+        n: (found[n], factor / step.examples) for n, (_, factor) in updates.items() if n in found and factor
+    }
 
 
 def _unknown(name: str) -> None:

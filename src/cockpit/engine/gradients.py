@@ -101,14 +101,19 @@ class ExampleGradients:
 
         With one use, $\sum_m \langle a_i,a_m\rangle\langle b_i,b_m\rangle$: work $2N^2(I+O)$ instead of $4NIO$.
         """
-        factors = self.factors_of_one_use() if self.fast else None
-        if (
-            factors is None
-            or self.examples * (factors[0].shape[1] + factors[1].shape[1]) > self.parameter.numel()
-        ):
+        factors = self.thin_factors()
+        if factors is None:
             return None
         a, b = factors
         return ((a @ a.T) * (b @ b.T)).sum(1)
+
+    def thin_factors(self) -> tuple[Tensor, Tensor] | None:
+        """Return `factors_of_one_use` where they have fewer numbers than the parameter, else None."""
+        factors = self.factors_of_one_use() if self.fast else None
+        if factors is None:
+            return None
+        few = self.examples * (factors[0].shape[1] + factors[1].shape[1]) <= self.parameter.numel()
+        return factors if few else None
 
     def norm2(self) -> Tensor:
         r"""Return $\|g_i\|^2$, [N], by the cheapest exact way the parts allow."""

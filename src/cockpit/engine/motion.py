@@ -11,10 +11,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from cockpit.engine.factored import Factored, Vectors
 from cockpit.engine.step import Step
-
-Vectors = dict[str, tuple[Tensor, float]]
-"""A vector of the model's size: of every parameter a tensor and a factor."""
 
 
 class Motion:
@@ -43,19 +41,29 @@ class Motion:
     def remember(self, updates: Vectors) -> None:
         """Keep the step taken."""
         self.last = updates
-        self._versions = {n: v._version for n, (v, _) in updates.items()}
+        self._versions = {n: _version(v) for n, (v, _) in updates.items()}
 
     def recalled(self) -> Vectors:
         """Return the step before; nothing if the gradient it is a multiple of was overwritten since."""
-        if any(v._version != self._versions[n] for n, (v, _) in self.last.items()):
+        if any(_version(v) != self._versions[n] for n, (v, _) in self.last.items()):
             self.untouched = False  # gradients are zeroed in place: from now on with copies
             return {}
         return self.last
 
     def state(self) -> dict[str, Tensor]:
         """Return the step before, for a checkpoint."""
-        return {n: v * factor for n, (v, factor) in self.recalled().items()}
+        written = {n: (_dense(v), factor) for n, (v, factor) in self.recalled().items()}
+        return {n: v * factor for n, (v, factor) in written.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Restore `state`."""
         self.remember({n: (v, 1.0) for n, v in state.items()})
+
+
+def _version(vector: Tensor | Factored) -> int:
+    """Return a number that grows when somebody writes into the vector; nobody knows of factors."""
+    return 0 if isinstance(vector, Factored) else vector._version
+
+
+def _dense(vector: Tensor | Factored) -> Tensor:
+    return vector.dense() if isinstance(vector, Factored) else vector

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cockpit.engine.capture import Capture, Use
 from cockpit.engine.derived import Derived
+from cockpit.engine.factored import Vectors
 from cockpit.engine.needs import Known
 from cockpit.engine.requests import LAST, UPDATE, UPDATES
 from cockpit.engine.scaling import Scaling
@@ -54,7 +55,7 @@ class Tapes:
         asked: Asked,
         received: Received,
         losses: Tensor,
-        last_update: Mapping[str, tuple[Tensor, float]],
+        last_update: Vectors,
     ) -> Tape | None:
         """Replay (or first record) a step; None: it has to go the ordinary way."""
         try:
@@ -70,7 +71,7 @@ class Tapes:
             self.forget()
             return None
 
-    def _keep_last(self, asked: Asked, last_update: Mapping[str, tuple[Tensor, float]]) -> None:
+    def _keep_last(self, asked: Asked, last_update: Vectors) -> None:
         """Have places for the step before, and in them what the ordinary way left elsewhere."""
         if not {UPDATE, LAST, UPDATES} & set(asked.statistics):
             return
@@ -79,6 +80,7 @@ class Tapes:
                 self._last[name] = torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
         if LAST in asked.statistics:
             for name, (vector, _) in last_update.items():
+                assert isinstance(vector, Tensor)  # factors are kept on CPUs only
                 if vector is not self._last[name]:
                     self._last[name].copy_(vector)
 
