@@ -163,7 +163,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = tmp_path / "cockpit"
     package.mkdir()
     source = Path(sys.modules["cockpit.cli"].__file__ or "").parent
-    for name in ("cli.py", "__main__.py", "errors.py", "version.py", "store"):
+    files = ("cli.py", "__main__.py", "errors.py", "naming.py", "presets.py", "version.py")
+    for name in (*files, "instruments", "render", "store"):
         (package / name).symlink_to(source / name)
     (package / "__init__.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import cockpit
+from cockpit.cli import main
 from cockpit.engine.coverage import Way
 from cockpit.presets import PRESETS
 from cockpit.registry import make_quantity, quantity_classes
@@ -24,10 +25,10 @@ def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def section(name: str) -> str:
-    """The section of a quantity in docs/quantities.md."""
-    found = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", text("docs/quantities.md"), re.DOTALL | re.MULTILINE)
-    assert found, f"docs/quantities.md has no section {name}"
+def section(name: str, page: str = "docs/quantities.md") -> str:
+    """The section of a quantity, or of a command."""
+    found = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", text(page), re.DOTALL | re.MULTILINE)
+    assert found, f"{page} has no section {name}"
     return found.group(1)
 
 
@@ -70,6 +71,35 @@ def test_every_way_is_explained() -> None:
 def test_every_page_is_in_the_menu() -> None:
     listed = set(re.findall(r"\S+\.md", text("mkdocs.yml")))
     assert listed == {page.name for page in DOCS.glob("*.md")}
+    assert listed - {"index.md"} == set(
+        re.findall(r"^\| \[[^]]+\]\((\S+\.md)\)", text("docs/index.md"), re.MULTILINE)
+    )
+
+
+@pytest.mark.parametrize("verb", ["list", "show", "plot", "export", "import"])
+def test_options_of_a_command_are_in_the_docs(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    main([verb, "--help"])
+    options = set(re.findall(r"(--[a-z][a-z-]*)", capsys.readouterr().out)) - {"--help", "--output"}
+    assert "--json" in options
+    assert options <= set(re.findall(r"--[a-z][a-z-]*", section(f"cockpit {verb}", "docs/cli.md")))
+
+
+def test_variables_are_in_the_docs() -> None:
+    sources = (ROOT / "src" / "cockpit").rglob("*.py")
+    named = {
+        name for path in sources for name in re.findall(r"COCKPIT_[A-Z_]+", path.read_text(encoding="utf-8"))
+    }
+    assert "COCKPIT_LOGS" in named
+    assert named <= set(re.findall(r"`(COCKPIT_[A-Z_]+)`", section("Variables", "docs/cli.md")))
+
+
+def test_pictures_are_small() -> None:
+    sizes = {picture.name: picture.stat().st_size for picture in (DOCS / "images").iterdir()}
+    assert sizes
+    assert max(sizes.values()) < 250_000, sizes
 
 
 def test_every_target_says_what_it_does() -> None:

@@ -82,9 +82,13 @@ def facts(status: Status) -> list[str]:
         (status.rate, "{:.3g} steps/s"),
         (None if status.seconds is None else clock(status.seconds), "{}"),
         (status.loss, "loss {:.4g}"),
-        (None if status.overhead is None else 100 * status.overhead, "watching {:.2g} %"),
+        (None if status.overhead is None else _percent(status.overhead), "watching {} %"),
     )
     return [form.format(value) for value, form in known if value is not None]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.2g}"
 
 
 def clock(seconds: float) -> str:
