@@ -31,7 +31,10 @@ def test_one_line(serving: Serving, capsys: pytest.CaptureFixture[str]) -> None:
 def test_in_the_background(serving: Serving, capsys: pytest.CaptureFixture[str]) -> None:
     serving.start()
     announce(serving)
-    assert capsys.readouterr().out == f"cockpit: {serving.address} (2 runs)\n"
+    assert (
+        capsys.readouterr().out
+        == f"cockpit: {serving.address} (2 runs; ends with this program, or by .stop())\n"
+    )
 
 
 def test_one_line_for_programs(serving: Serving, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cockpit.errors import CockpitError
-from cockpit.web.ticks import Ticks
+from cockpit.web.ticks import MOST, Ticks
 
 
 class Runs:
@@ -107,6 +107,24 @@ def test_a_slow_page_gets_the_newest_state_only() -> None:
             await asyncio.sleep(0.05)
         assert (await event(stream))[1] == {"a": 14}
         await stream.aclose()  # type: ignore[attr-defined]
+
+    running(test)
+
+
+def test_so_many_streams_and_no_more() -> None:
+    """A browser that spent all its connections on streams could not fetch anything."""
+
+    async def test(runs: Runs) -> None:
+        ticks = Ticks(runs, 0.01)
+        streams = [ticks.stream() for _ in range(MOST)]
+        for stream in streams:
+            assert not ticks.full
+            await event(stream)
+        assert ticks.full
+        await streams[0].aclose()  # type: ignore[attr-defined]
+        assert not ticks.full
+        for stream in streams[1:]:
+            await stream.aclose()  # type: ignore[attr-defined]
 
     running(test)
 

@@ -59,7 +59,8 @@ export function freePort(): Promise<number> {
   });
 }
 
-export const emptyFolder = (): Promise<string> => mkdtemp(join(tmpdir(), "cockpit-e2e-"));
+/** Return a new folder; all of them lie in one that is removed after the last test. */
+export const emptyFolder = (): Promise<string> => mkdtemp(join(process.env.E2E_FOLDER ?? tmpdir(), "cockpit-e2e-"));
 
 export interface Server {
   /** With the token, as printed. */

@@ -4,7 +4,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { close, emptyFolder, ended, freePort, launch, open, picture, serve, settled, train } from "./harness";
+import { close, emptyFolder, ended, freePort, launch, open, picture, python, serve, settled, train } from "./harness";
 
 const TOKEN = "the-same-after-a-restart-0123456789";
 
@@ -42,8 +42,8 @@ test("a run that begins while the page is open appears and moves by itself", asy
   await page.getByText("No runs here yet").waitFor();
   await noteSteps(page);
   const times = join(folder, "times.txt");
-  await ended(train(join(folder, "live"), "--steps", "160", "--pause", "0.05", "--times", times));
-  await reaches(page, 159);
+  await ended(train(join(folder, "live"), "--steps", "120", "--pause", "0.05", "--times", times));
+  await reaches(page, 119);
   await page.locator("header").getByText("finished").waitFor({ timeout: 10_000 });
 
   const written = new Map(
@@ -89,14 +89,14 @@ test("when the server goes and comes back, the page says so and carries on", asy
   const folder = await emptyFolder();
   const port = await freePort();
   let server = await serve(folder, port, TOKEN);
-  await ended(train(join(folder, "before"), "--steps", "20"));
+  await ended(python("-m", "cockpit.testing.runs", join(folder, "before"), "--steps", "20"));
   const page = await open(browser, server.url);
   await reaches(page, 19);
   await settled(page);
   await server.stop();
   await page.getByText(/does not answer|trying again/i).first().waitFor({ timeout: 15_000 });
   await picture(page, "server-gone");
-  await ended(train(join(folder, "after"), "--steps", "25"));
+  await ended(python("-m", "cockpit.testing.runs", join(folder, "after"), "--steps", "25"));
   server = await serve(folder, port, TOKEN);
   await page.locator("#rail").getByText("after").first().waitFor({ timeout: 20_000 });
   await expect.poll(() => page.getByText(/does not answer|trying again/i).count(), { timeout: 10_000 }).toBe(0);

@@ -27,8 +27,10 @@ const panel = (name: string) => page.locator(`article[data-instrument=${name}]`)
 
 /** Drag across the middle of a panel's first canvas. */
 async function drag(name: string, from: number, to: number): Promise<void> {
+  await panel(name).scrollIntoViewIfNeeded();
   const canvas = panel(name).locator("canvas").first();
-  await canvas.scrollIntoViewIfNeeded();
+  await canvas.waitFor();
+  await settled(page);
   const box = (await canvas.boundingBox())!;
   const y = box.y + box.height * 0.4;
   await page.mouse.move(box.x + box.width * from, y);

@@ -1,6 +1,6 @@
 /** The pictures of README and docs: real runs of the demo on the page, in a real browser. */
 
-import { mkdirSync, statSync } from "node:fs";
+import { mkdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Page } from "playwright-core";
@@ -53,7 +53,7 @@ test("docs/images", async () => {
   await settled(page);
   for (const box of await page.locator("#rail input[type=checkbox]").all())
     if (!(await box.isChecked())) await box.check();
-  await page.locator("main").focus();
+  await page.evaluate(() => (document.activeElement as HTMLElement).blur());
   await page.keyboard.press("5");
   await draw(page, "compare-dark");
   await page.context().close();
@@ -61,4 +61,5 @@ test("docs/images", async () => {
   await draw(phone, "phone-light");
   await browser.close();
   await server.stop();
+  rmSync(folder, { recursive: true });
 });

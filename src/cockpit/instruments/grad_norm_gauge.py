@@ -11,7 +11,7 @@ class GradNormGauge(Instrument):
     """Norm of the mean gradient, before any clipping.
 
     Reading it:
-        A convex problem sees the norm fall. A deep network often sees it *rise* during training while the loss falls:
+        A convex problem sees the norm fall. A deep network often sees it rise during training while the loss falls:
         the steep walls are reached later. Both are normal; what matters is that it changes slowly.
 
         Sudden jumps by factors of ten, or growth without end: steps are too long or the data hold something unusual;

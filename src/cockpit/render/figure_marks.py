@@ -13,6 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
@@ -257,18 +258,19 @@ def _ends(values: np.ma.MaskedArray[tuple[int, int], np.dtype[np.float64]]) -> R
 
 def _word(pen: Pen, along: str, at: float, text: str, colour: str) -> None:
     """Write beside a line across the plot, at its upper or right end, on the side where there is room."""
-    axes, size = pen.axes, TEXT - 0.5
+    axes, size, figure = pen.axes, TEXT - 0.5, pen.axes.figure
+    assert isinstance(figure, Figure)
     style: dict[str, Any]
     if along == "x":
-        end = axes.get_position().x1 * axes.figure.get_size_inches()[0]
-        room = end - axes.transData.transform((at, axes.get_ylim()[0]))[0] / axes.figure.dpi - 0.04
+        end = axes.get_position().x1 * figure.get_size_inches()[0]
+        room = end - axes.transData.transform((at, axes.get_ylim()[0]))[0] / figure.dpi - 0.04
         if text_width(text, size) > room:
             text = "\n".join(textwrap.wrap(text, max(1, len(text) // 2 + 1), break_long_words=False))
         fits = max(text_width(line, size) for line in text.split("\n")) <= room
         style = {"xy": (at, 1.0), "xycoords": axes.get_xaxis_transform(), "xytext": (2 if fits else -2, -2)}
         style |= {"ha": "left" if fits else "right", "va": "top"}
     else:
-        low, high = axes.get_position().intervaly * axes.figure.get_size_inches()[1] * axes.figure.dpi
+        low, high = axes.get_position().intervaly * figure.get_size_inches()[1] * figure.dpi
         above = axes.transData.transform((axes.get_xlim()[0], at))[1] < low + 0.85 * (high - low)
         style = {
             "xy": (1.0, at),

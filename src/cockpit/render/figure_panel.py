@@ -252,7 +252,7 @@ def _bar(axes: Axes, pen: Pen, box: Box, palette: Palette) -> None:
     assert pen.mesh is not None
     bar = figure.colorbar(pen.mesh, cax=figure.add_axes(box.on(*figure.get_size_inches())))
     bar.ax.yaxis.set_major_formatter(Powers() if isinstance(pen.mesh.norm, LogNorm) else Plain())
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(
         labelsize=TEXT - 0.5, labelcolor=palette.text, color=palette.rule, length=2, width=0.7, pad=1.5
     )

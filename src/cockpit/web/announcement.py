@@ -30,7 +30,7 @@ def announce(
     else:
         places = ", ".join(str(root) for root in serving.library.roots)
         found = f"{count} run{'s' if count > 1 else ''}" if count else f"no runs yet in {places}"
-        end = "ends with this program, or by .stop() on it" if serving.in_background else "Ctrl-C ends it"
+        end = "ends with this program, or by .stop()" if serving.in_background else "Ctrl-C ends it"
         print(f"cockpit: {serving.address} ({found}; {end})", file=file, flush=True)
     if browser and sys.stdout is not None and sys.stdout.isatty() and has_desktop():
         # in a thread: some browsers keep whoever starts them waiting

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from cockpit.instruments.chart import Chart, View
-from cockpit.instruments.instrument import Instrument
+from cockpit.instruments.chart import View
 from cockpit.instruments.layers import layer_tree
 from cockpit.instruments.overview import run_card, run_page
 from cockpit.instruments.shelf import all_instruments
-from cockpit.render.page import chart_json
+from cockpit.render.page import chart_json, json_text
+from cockpit.store.cached import CachedRun
 from cockpit.web.front import DIST, Front
 from cockpit.web.library import Entry, Library, reason
-from cockpit.web.source import CachedRun
 from cockpit.web.ticks import Ticks
 
 POINTS = (10, 10_000)
@@ -93,12 +90,10 @@ class Api:
         known = self._library.memory.get(key)
         if known is not None and known[0] == state:
             return Response(known[1], media_type="application/json")
-        try:
-            chart = instrument.chart(run, view)
-        except Exception as error:  # an instrument that fails takes nothing else with it
-            return _json({"sequence": sequence, "chart": chart_json(_failed(instrument, view, error, run))})
+        chart = instrument.drawn(run, view, lambda error: reason(error, run.path))
         answer = _json({"sequence": sequence, "chart": chart_json(chart)})
-        self._library.memory.put(key, (state, answer.body), len(answer.body) + 500)
+        if not chart.missing:  # what failed may go well the next time
+            self._library.memory.put(key, (state, answer.body), len(answer.body) + 500)
         return answer
 
     def layers(self, request: Request) -> Response:
@@ -118,6 +113,8 @@ class Api:
         kind, headers = "text/event-stream", {"X-Accel-Buffering": "no"}
         if request.method == "HEAD":  # a body that never ends would keep the answer from ending
             return Response(headers=headers, media_type=kind)
+        if self._ticks.full:
+            return Response(status_code=204)  # to which a browser does not come back
         return StreamingResponse(
             self._ticks.stream(request.headers.get("last-event-id", "")), headers=headers, media_type=kind
         )
@@ -160,11 +157,6 @@ def _started(card: dict[str, Any]) -> float:
     return when if isinstance(when, int | float) else 0.0
 
 
-def _failed(instrument: Instrument, view: View, error: Exception, run: CachedRun) -> Chart:
-    missing = f"This instrument could not be drawn: {reason(error, run.path)}"
-    return Chart(instrument.name, instrument.title, instrument.question, missing=missing, scope=view.scope)
-
-
 def _broken_card(entry: Entry, why: str) -> dict[str, Any]:
     """Return the card of a run that cannot be read."""
     numbers = dict.fromkeys(("started", "ended", "last_step", "loss", "overhead"))
@@ -196,19 +188,7 @@ def _whole(request: Request, name: str) -> int | None:
 
 
 def _json(value: object, status: int = 200) -> Response:
-    try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    except ValueError:  # a hyper-parameter, for example, can be infinite; JSON has no word for that
-        text = json.dumps(_finite(value), separators=(",", ":"))
-    return Response(text, status, media_type="application/json")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return Response(json_text(value), status, media_type="application/json")
 
 
 def _refused(_: Request, error: Exception) -> Response:

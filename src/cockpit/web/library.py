@@ -11,11 +11,11 @@ from pathlib import Path
 from threading import Lock
 
 from cockpit.errors import CockpitError
+from cockpit.store.cached import CachedRun
 from cockpit.store.database import FILE
 from cockpit.store.folder import logs_folder
+from cockpit.store.memory import Memory
 from cockpit.store.run import find_runs
-from cockpit.web.memory import Memory
-from cockpit.web.source import CachedRun
 
 PAUSE = 1.0
 """Seconds between two searches, at least; a search that takes long makes the pause ten times as long as itself."""

@@ -20,6 +20,10 @@ HEARTBEAT = 15.0
 """Seconds of silence after which a comment is sent, so that proxies do not take the connection for dead."""
 
 
+MOST = 4
+"""Streams at once: a browser opens six connections to a server, and a window without one could not even ask."""
+
+
 class Ticks:
     """One watch over the sequence numbers of all runs, for all pages; nobody watches while no page listens.
 
@@ -43,6 +47,11 @@ class Ticks:
         self._listeners = 0
         self._watch: asyncio.Task[None] | None = None
         self._closed = False
+
+    @property
+    def full(self) -> bool:
+        """Whether there are as many streams as there may be; further pages ask from time to time instead."""
+        return self._listeners >= MOST
 
     async def stream(self, last: str = "") -> AsyncIterator[bytes]:
         """Yield the sequence numbers now and after every change, and signs of life; ``last`` is what was seen."""
