@@ -26,7 +26,7 @@ demo: $(VENV)/.package ## Train a small network on images, watched (about a minu
 	@$(MAKE) --no-print-directory web || echo "The page could not be built; the demo runs without it." >&2
 	@$(BIN)/python -m cockpit.demo $(ARGS)
 
-show: web ## Open the page on the runs in ./cockpit_logs (ARGS="folder --port 6200")
+show: $(VENV)/.package web ## Open the page on the runs in ./cockpit_logs (ARGS="folder --port 6200")
 	@$(BIN)/python -m cockpit show $(ARGS)
 
 doctor: $(VENV)/.package ## Say what works here (ARGS="train.py:build": how a model of yours is covered)

@@ -264,7 +264,17 @@ def test_ctrl_c_from_outside(tmp_path: Path) -> None:
 
 
 def test_the_page_stays_until_ctrl_c(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cockpit.demo", "--steps", "2", "--config", "economy", "--show", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "cockpit.demo",
+        "--steps",
+        "2",
+        "--config",
+        "economy",
+        "--show",
+        "--quiet",
+    ]
     environment = {**os.environ, "COCKPIT_PORT": "0", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         [*command, "--run", str(tmp_path / "run")],

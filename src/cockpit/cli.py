@@ -1,4 +1,4 @@
-"""The command ``cockpit``: list, export and import runs; start the demo, the doctor and the benchmark.
+"""The command ``cockpit``: list, show, plot, export and import runs; start the demo, the doctor and the benchmark.
 
 Each verb is a few lines over a library call. Verbs that need torch run in a child process, so that the
 command itself starts fast and reads runs on machines without a working torch.

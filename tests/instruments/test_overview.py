@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cockpit.instruments.layers import layer_tree
 from cockpit.instruments.overview import EVENTS, run_card, run_page
 from cockpit.instruments.screens import SCREENS
 from cockpit.instruments.shelf import all_instruments
@@ -82,7 +84,12 @@ def test_groups_and_strange_settings(tmp_path: Path) -> None:
     with Writer(tmp_path, {"hyperparameters": groups, "overhead": float("nan")}):
         pass
     card = run_card(Run(tmp_path), "x")
-    assert card["hyperparameters"] == {"lr": None, "eps": 1e-8, "lr (group 1)": 0.2}
+    assert card["hyperparameters"] == {
+        "lr": None,
+        "betas": "0.9, 0.99",
+        "eps": 1e-8,
+        "lr (group 1)": 0.2,
+    }
     assert card["overhead"] is None
 
 
@@ -128,3 +135,36 @@ def test_a_real_run(tmp_path: Path) -> None:
     for name, one in all_instruments().items():
         assert bool(one.chart(run).missing) == (name in auxiliary), name
     json.dumps(run_page(run, "x"), allow_nan=False)
+
+
+DAMAGED: list[Any] = [
+    {"a": [1]},
+    [{"b": 2}],
+    "text",
+    3,
+    None,
+    True,
+    [[1, [2]]],
+    {"a": {"b": {"c": 1}}},
+    float("nan"),
+]
+
+
+@pytest.mark.parametrize("value", DAMAGED)
+def test_a_damaged_meta_reaches_the_page_as_texts_and_numbers(value: Any, tmp_path: Path) -> None:
+    keys = ("config", "model", "optimizer", "device", "parameters", "coverage", "quantities", "versions")
+    with Writer(tmp_path) as writer:
+        writer.set_meta(dict.fromkeys((*keys, "hyperparameters", "overhead", "started"), value))
+    page = run_page(Run(tmp_path), "x")
+    assert all(isinstance(page[key], str) for key in keys[:4])
+    assert all(isinstance(page[key], float | None) for key in ("started", "ended", "overhead"))
+    assert all(isinstance(one, str | int | float | None) for one in page["hyperparameters"].values())
+    assert all(isinstance(one, str) for one in page["versions"].values())
+    for one in page["parameters"]:
+        assert all(isinstance(one[key], str) for key in ("name", "way", "reason"))
+        assert all(isinstance(length, int) for length in one["shape"])
+    for one in page["quantities"]:
+        assert isinstance(one["name"], str)
+        assert all(isinstance(text, str) for text in one["settings"].values())
+    json.dumps(page, allow_nan=False)
+    assert layer_tree(Run(tmp_path)) == [] or isinstance(value, dict)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cockpit import legacy
 from cockpit.legacy import Cockpit, CockpitPlotter, context, extend, quantities
 from cockpit.legacy.log import read_log
 from cockpit.legacy.quantities.quantity import SingleStepQuantity
@@ -46,8 +47,8 @@ def test_a_script_for_the_original_runs_with_other_imports(tmp_path: Path) -> No
         watch.log(t, 0, 1.0, 2.0, 3.0, 0.1, 0.2, 0.3, 0.1)
     runs = str(tmp_path / "runs")
     watch.write(f"{runs}/demo")
-    with pytest.warns(UserWarning, match="draws nothing"):
-        screen.plot(f"{runs}/demo", show_plot=False, save_plot=True, savedir=runs)
+    screen.plot(f"{runs}/demo", show_plot=False, save_plot=True, savedir=runs)
+    assert Path(f"{runs}/cockpit__primary.png").stat().st_size
     log = read_log(f"{runs}/demo")
     logged = {"epoch_count", "train_loss", "valid_loss", "test_loss", "learning_rate"}
     logged |= {"train_accuracy", "valid_accuracy", "test_accuracy"}
@@ -77,6 +78,26 @@ def test_values_are_there_when_the_block_is_left() -> None:
         optimizer.step()
     assert seen[1] - seen[0] == {"Alpha", "UpdateSize"}
     assert seen[1] == set(quantities.__all__) - {"Time"}
+
+
+def test_the_optimizer_is_remembered_by_name() -> None:
+    """For the titles of figures; an information without it takes nothing back."""
+    watch = Cockpit(network().parameters())
+    plotter = CockpitPlotter()
+    plotter._read(watch)
+    assert plotter.optimizer == ""
+    watch(0, info={"optimizer": torch.optim.Adam(watch.params)})
+    watch(1, info={"batch_size": 3})
+    watch(2)
+    plotter._read(watch)
+    assert plotter.optimizer == "Adam"
+
+
+def test_every_part_of_the_original_is_there() -> None:
+    assert set(legacy.__all__) == {
+        "Cockpit", "CockpitPlotter", "context", "extend", "instruments", "quantities", "utils",
+    }  # fmt: skip
+    assert callable(legacy.instruments.alpha_gauge)
 
 
 def test_time_is_the_wall_clock() -> None:

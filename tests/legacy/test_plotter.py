@@ -55,7 +55,7 @@ def test_a_cockpit_is_drawn(watch: Cockpit) -> None:
     norms = [float(np.hypot.reduce(value)) for value in plotter.tracking_data["GradNorm"]]
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == pytest.approx(norms)
     assert np.asarray(axes.lines[0].get_xdata()).tolist() == [0, 1, 2, 12]
-    assert {"Cockpit", "STEP SIZE", "Alpha Distribution", "Performance"} <= set(texts(plotter.fig))
+    assert {"Cockpit for SGD", "STEP SIZE", "Alpha Distribution", "Performance"} <= set(texts(plotter.fig))
     assert any("hess_trace" in text for text in texts(plotter.fig))  # what was not tracked is said
     assert not hasattr(plotter, "secondary_fig")
 

@@ -6,11 +6,12 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from cockpit.errors import CockpitError
 from cockpit.render.follow import Watch, chosen, follow
 from cockpit.render.status import Status
 from cockpit.store.database import open_to_write
+from cockpit.store.points import Points
+from cockpit.store.read import read_numbers
 from cockpit.store.record import Record
 from cockpit.store.run import Run
 from cockpit.store.writer import Writer
@@ -112,6 +115,29 @@ def test_watch_reads_instruments_only_when_the_run_has_grown(
     slow = Watch(Run(tmp_path), rest=60.0)
     slow.status()
     assert len(calls) == 5
+
+
+def test_watch_reads_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def spy(db: sqlite3.Connection, series: Sequence[int], since: int) -> list[Points]:
+        asked.append(since)
+        return read_numbers(db, series, since)
+
+    monkeypatch.setattr("cockpit.store.run.read_numbers", spy)
+    monkeypatch.setattr("cockpit.render.follow.PATIENCE", 0)
+    with Writer(tmp_path, {}) as writer:
+        writer.write([Record(step, "loss", 1.0) for step in range(200)])
+        writer.flush(10)
+        watch = Watch(Run(tmp_path), rest=0.0)
+        watch.status()
+        assert asked
+        asked.clear()
+        writer.write([Record(200, "loss", 2.0)])
+        writer.flush(10)
+        assert watch.status().loss == 2.0
+        assert asked
+        assert min(asked) > 100
 
 
 def test_a_file_made_this_moment_is_no_dead_run(tmp_path: Path) -> None:

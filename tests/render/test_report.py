@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cockpit.cli import main
@@ -14,8 +16,10 @@ from cockpit.errors import CockpitError
 from cockpit.instruments.chart import View
 from cockpit.instruments.shelf import all_instruments
 from cockpit.render.page import chart_json
-from cockpit.render.report import Kept, report
+from cockpit.render.report import report
 from cockpit.render.single_page import front_end
+from cockpit.store.points import Points
+from cockpit.store.read import read_numbers
 from cockpit.store.run import Run
 from cockpit.store.writer import Writer
 from cockpit.testing.runs import fake_run
@@ -95,20 +99,20 @@ def test_run_without_anything(tmp_path: Path, dist: Path) -> None:
     assert all(len(one["charts"]) == 1 and one["charts"][0]["missing"] for one in charts.values())
 
 
-def test_kept_answers_like_the_run(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    run = runs[1]
-    kept = Kept(run)
-    assert kept.names() == run.names()
-    assert kept.meta == run.meta
-    assert kept.scopes("grad_norm") == run.scopes("grad_norm")
-    assert [event.text for event in kept.events("nonfinite")] == [e.text for e in run.events("nonfinite")]
-    assert len(kept.events()) == len(run.events())
-    first = kept.series("loss", since=2, points=4)
-    np.testing.assert_array_equal(first.steps, run.series("loss", since=2, points=4).steps)
-    monkeypatch.setattr(Run, "series", None)  # nothing is read twice
-    assert kept.series("loss", since=2, points=4) is first
-    with pytest.raises(TypeError):
-        kept.series("loss")
+def test_numbers_are_read_once(runs: list[Run], dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def spy(db: sqlite3.Connection, series: Sequence[int], since: int) -> list[Points]:
+        asked.extend(series)
+        return read_numbers(db, series, since)
+
+    monkeypatch.setattr("cockpit.store.run.read_numbers", spy)
+    report(runs[:1], dist=dist, moments=3, layers=2)
+    with closing(sqlite3.connect(runs[0].path / "run.db")) as db:
+        numbers = {one for (one,) in db.execute("SELECT id FROM series WHERE kind = 'number'")}
+    found = [one for one in asked if one in numbers]
+    assert found
+    assert len(found) == len(set(found))
 
 
 def test_command(runs: list[Run], dist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cockpit.errors import CockpitError
-from cockpit.render.single_page import front_end, json_text, single_page
+from cockpit.render.single_page import embedded, front_end, single_page
 from render.pages import Page, built
 
 EVIL = "</script><img src=x onerror=alert(1)><!--"
@@ -70,12 +70,12 @@ def test_texts_stay_texts(dist: Path) -> None:
 
 @given(st.recursive(st.none() | st.text() | st.floats(allow_nan=False, allow_infinity=False), st.lists))
 def test_json_is_the_same_without_a_tag(value: object) -> None:
-    assert json.loads(json_text(value)) == value
-    assert "<" not in json_text(value)
+    assert json.loads(embedded(value)) == value
+    assert "<" not in embedded(value)
 
 
 def test_numbers_that_are_not_finite_are_null() -> None:
-    assert json_text({"a": [float("nan"), 1.5], "b": (float("-inf"),)}) == '{"a":[null,1.5],"b":[null]}'
+    assert embedded({"a": [float("nan"), 1.5], "b": (float("-inf"),)}) == '{"a":[null,1.5],"b":[null]}'
 
 
 def test_front_end_that_is_not_built(tmp_path: Path) -> None:

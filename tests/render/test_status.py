@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cockpit.instruments.chart import Axis, Bars, Chart, Heat, Line, Plot, View
+from cockpit.instruments.shelf import instrument
 from cockpit.render.panel import panel
 from cockpit.render.status import WAITING, chart_of, course, rows, status
 from cockpit.store.run import Run
@@ -41,16 +42,13 @@ def test_course_of_any_chart() -> None:
 
 
 def test_failing_instrument_says_so(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        title, question = "T", "Q?"
+    def fail(*_: object) -> Chart:
+        raise ZeroDivisionError("by zero")
 
-        def chart(self, *_: object) -> Chart:
-            raise ZeroDivisionError("by zero")
-
-    monkeypatch.setattr("cockpit.render.status.instrument", lambda name: Broken())
-    drawn = chart_of(Run(finished), "broken", View())
-    assert "ZeroDivisionError: by zero" in drawn.missing
-    assert drawn.title == "T"
+    monkeypatch.setattr(type(instrument("alpha_gauge")), "draw", fail)
+    drawn = chart_of(Run(finished), "alpha_gauge", View(scope="s"))
+    assert drawn.missing == "This instrument could not be drawn: ZeroDivisionError: by zero"
+    assert (drawn.title, drawn.scope, drawn.plots) == ("Alpha Distribution", "s", ())
 
 
 def test_status_of_a_run(finished: Path) -> None:

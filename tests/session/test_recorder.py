@@ -17,6 +17,7 @@ from cockpit.engine.needs import Need
 from cockpit.engine.statistics import Norm2
 from cockpit.engine.table import Table
 from cockpit.errors import Gap
+from cockpit.instruments.overview import run_card
 from cockpit.quantities.quantity import Observation, OptimizerView, Quantity, Reading
 from cockpit.session.columns import COUPLED
 from cockpit.session.recorder import Recorder
@@ -143,3 +144,15 @@ def test_no_work_for_each_parameter(tmp_path: Path) -> None:
         counted.append(calls(found, quantity, coverage))
         found.close()
     assert counted[0] == counted[1] < 60
+
+
+def test_settings_of_optimisers_that_are_several_numbers(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.8, 0.95))
+    optimizer.param_groups[0] |= {"odd": object(), "mixed": (1, "a"), "none": []}
+    Recorder(tmp_path / "run", model, [optimizer], [], "", None, None).close()
+    (settings,) = Run(tmp_path / "run").meta["hyperparameters"]
+    assert settings["betas"] == [0.8, 0.95]
+    assert settings["lr"] == 0.001
+    assert not settings.keys() & {"odd", "mixed", "params"}
+    assert run_card(Run(tmp_path / "run"), "x")["hyperparameters"]["betas"] == "0.8, 0.95"

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from cockpit.errors import CockpitError
+from cockpit.instruments.layers import layer_tree
+from cockpit.instruments.overview import run_page
 from cockpit.store.export import to_original
 from cockpit.store.original import NAMES, import_original
 from cockpit.store.record import Histogram
@@ -51,7 +53,9 @@ def test_numbers_lists_and_logged_values(tmp_path: Path) -> None:
     assert run.series("cabs").status == ["missing"]
     (event,) = run.events("log")
     assert event.data == {"note": "a text"}
-    assert run.meta["parameters"] == ["param_0", "param_1"]
+    assert run.meta["parameters"] == {"param_0": {}, "param_1": {}}
+    assert [one["name"] for one in run_page(run, "x")["parameters"]] == ["param_0", "param_1"]
+    assert {"param_0", "param_1"} <= {one["name"] for one in layer_tree(run)}
     assert run.status == "finished"
 
 

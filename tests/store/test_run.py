@@ -138,6 +138,34 @@ def test_since_and_points(tmp_path: Path) -> None:
     assert np.nanmin(np.asarray(few.values)) == np.nanmin(values)
 
 
+def test_many_scopes_at_once(tmp_path: Path) -> None:
+    """Numbers in chunks and rows, at different steps, with statuses, and arrays among them."""
+    records = [
+        Record(step, "n", step + 0.5, scope, "odd" if step % 5 == 0 else "ok")
+        for step in range(60)
+        for scope in ("", "a", "b")
+        if scope != "b" or step > 20
+    ]
+    records += [Record(step, "n", np.full(2, float(step)), "h") for step in range(3)]
+    with Writer(tmp_path) as writer:
+        writer.write(records)
+        assert writer.flush()
+        run = Run(tmp_path)
+        for scopes, since in ((None, 0), (["b", "", "h"], 7), (["a"], 1000), ([], 0)):
+            found = run.all_series("n", scopes, since)
+            assert [one.scope for one in found] == (["", "a", "b", "h"] if scopes is None else scopes)
+            for one in found:
+                alone = run.series("n", one.scope, since)
+                assert (one.steps.tolist(), list(one.status)) == (alone.steps.tolist(), list(alone.status))
+                np.testing.assert_array_equal(one.to_numpy()[1], alone.to_numpy()[1])
+        assert run.all_series("n", ["b"])[0].status.count("odd") == 7
+        assert run.all_series("n", ["b"])[0].values[0] == 21.5
+    with pytest.raises(CockpitError, match="'n' has no scope 'c'"):
+        run.all_series("n", ["a", "c"])
+    with pytest.raises(CockpitError, match="no series 'm'"):
+        run.all_series("m")
+
+
 def test_arrays_are_picked_evenly(tmp_path: Path) -> None:
     records = [Record(k, "h", np.full(2, float(k))) for k in range(0, 400, 2)]
     run = write(tmp_path, records, size=50)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cockpit.errors import CockpitError
 from cockpit.store.status import Status, Texts, unpack_status
 
 texts = st.lists(st.sampled_from(["ok", "ok", "flat", "concave: no minimum", "ünïcode"]), max_size=60)
@@ -55,3 +58,41 @@ def test_texts_are_like_a_list() -> None:
     assert (found[0], found[-1], found[1:], len(found), "b" in found) == ("ok", "b", ["a", "b"], 3, True)
     assert repr(found) == "['ok', 'a', 'b']"
     assert Texts(Status(), 2) == ["ok", "ok"]
+    assert (found[::-1], found[5:], len(found[:2])) == (["b", "a", "ok"], [], 2)
+
+
+@given(texts)
+def test_statuses_are_counted(found: list[str]) -> None:
+    assert Texts.of(found).counts() == Counter(found)
+    assert Texts.of(found)[2:].counts() == Counter(found[2:])
+    assert Texts.of(Texts.of(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a" : [ 0, [2, 3] ],\n "b": [1]}', ["a", "b", "a", "a"]),
+        ('{"[1,2] \\"x\\": [3]": [1]}', ["ok", '[1,2] "x": [3]', "ok", "ok"]),
+        ('{"a":[],"b":[[0,0]]}', ["b", "ok", "ok", "ok"]),
+        ("{}", ["ok"] * 4),
+    ],
+)
+def test_any_json_that_says_the_same(text: str, expected: list[str]) -> None:
+    assert listed(unpack_status(text, 4), 4) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":[4]}',
+        '{"a":[[0,4]]}',
+        '{"a":[[0',
+        '{"a":[x]}',
+        '{"a":[-1]}',
+        '{"a":[[0,3],[0,3],[0,3]]}',
+        '{"a":[1e9]}',
+    ],
+)
+def test_damaged_statuses_are_refused(text: str) -> None:
+    with pytest.raises(CockpitError, match="damaged"):
+        unpack_status(text, 4)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
+from cockpit.errors import CockpitError
 from cockpit.instruments.chart import Chart, Plot, Reading, View
 from cockpit.naming import snake_case
 from cockpit.presets import PRESETS
@@ -33,6 +35,9 @@ class Source(Protocol):
 
     def series(self, name: str, scope: str = "", since: int = 0, points: int | None = None) -> Series:
         """Return the values of a quantity."""
+
+    def all_series(self, name: str, scopes: Sequence[str] | None = None, since: int = 0) -> list[Series]:
+        """Return the values of a quantity for many scopes, for all there are if None."""
 
     def events(self, kind: str | None = None) -> list[Event]:
         """Return what happened."""
@@ -91,6 +96,18 @@ class Instrument(ABC):
             return self.draw(run, view)
         except Missing as gap:
             return self.made(missing=str(gap), scope=view.scope)
+
+    def drawn(self, run: Source, view: View, why: Callable[[Exception], str] | None = None) -> Chart:
+        """Return what it shows, or a chart that says why that failed: one must not take the others with it.
+
+        ``why`` puts an error into words.
+        """
+        try:
+            return self.chart(run, view)
+        except Exception as error:  # a plugin's mistake, a damaged file, or numbers nobody thought of
+            said = str(error) if isinstance(error, CockpitError) else f"{type(error).__name__}: {error}"
+            text = f"This instrument could not be drawn: {why(error) if why is not None else said}"
+            return self.made(missing=text, scope=view.scope)
 
     @abstractmethod
     def draw(self, run: Source, view: View) -> Chart:

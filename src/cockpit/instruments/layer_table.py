@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +28,18 @@ class LayerTable:
     notes: tuple[str, ...] = ()
 
 
+def known_parameters(run: Source) -> dict[str, dict[str, Any]]:
+    """Return what the run says about the model's parameters, by name, in their order."""
+    known = run.meta.get("parameters")
+    if not isinstance(known, dict):
+        return {}
+    return {name: facts if isinstance(facts, dict) else {} for name, facts in known.items()}
+
+
 def parameters(run: Source, name: str, scope: str) -> list[str]:
     """Return the parameters at or below a scope for which there are values, in the order of the model."""
     there = [one for one in run.scopes(name) if one]
-    order = {one: k for k, one in enumerate(run.meta.get("parameters") or {})}
+    order = {one: k for k, one in enumerate(known_parameters(run))}
     below = [one for one in there if not scope or one == scope or one.startswith(scope + ".")]
     if not below:
         what = f"of {scope!r}" if scope else "of single parameters"
@@ -87,7 +96,7 @@ def largest_of_each(run: Source, names: list[str]) -> tuple[list[str], tuple[str
 
 def _read(run: Source, name: str, names: list[str], view: View) -> tuple[Ints, Floats]:
     """Return the steps shown and the squared values [parameters, steps]."""
-    found = [run.series(name, one, since=view.first or 0) for one in names]
+    found = run.all_series(name, names, view.first or 0)
     steps = found[0].steps
     if all(np.array_equal(one.steps, steps) for one in found):
         table = np.stack([np.asarray(one.values) for one in found])
@@ -121,7 +130,7 @@ def _groups(names: list[str]) -> tuple[dict[str, list[int]], tuple[str, ...]]:
 
 def _sizes(run: Source, names: list[str]) -> Floats:
     """Return how many elements parameters have; 1 where it is not known."""
-    known = run.meta.get("parameters") or {}
+    known = known_parameters(run)
     return np.array([float(np.prod(known.get(name, {}).get("shape", []))) for name in names])
 
 

@@ -11,7 +11,9 @@ from cockpit.errors import CockpitError
 from cockpit.instruments.chart import Floats
 from cockpit.instruments.histograms import middle_share, moment
 from cockpit.instruments.instrument import Missing, Source
+from cockpit.instruments.layer_table import known_parameters
 from cockpit.instruments.traces import number
+from cockpit.store.codec import Ints
 
 WINDOW = 20
 """A parameter is judged by so many values up to the moment."""
@@ -54,7 +56,7 @@ def layer_tree(run: Source, step: int | None = None) -> list[dict[str, Any]]:
     ``update``, the root mean square change of an element in one step; both None where unknown. A layer is as
     conspicuous as the most conspicuous parameter in it.
     """
-    known: dict[str, dict[str, Any]] = run.meta.get("parameters") or {}
+    known = known_parameters(run)
     names = list(known) or _scopes(run, "grad_norm")
     sizes = np.array([float(np.prod(known.get(name, {}).get("shape", []))) for name in names])
     norms, updates = (_recent(run, quantity, names, step) for quantity in ("grad_norm", "update_size"))
@@ -97,22 +99,25 @@ def _recent(run: Source, quantity: str, names: list[str], step: int | None) -> R
     """Read the last values of all parameters up to a moment."""
     now, usual = np.full(len(names), np.nan), np.full(len(names), np.nan)
     broken = np.zeros(len(names), np.bool_)
-    there, since = set(_scopes(run, quantity)), 0
-    for k, name in enumerate(names):
-        if name not in there:
-            continue
-        series = run.series(quantity, name, since)
+    there = set(_scopes(run, quantity))
+    read = [k for k, name in enumerate(names) if name in there]
+    since = _begin(run.series(quantity, names[read[0]]).steps, step) if read else 0
+    found = run.all_series(quantity, [names[k] for k in read], since) if read else []
+    for k, series in zip(read, found, strict=True):
         end = len(series) if step is None else int(np.searchsorted(series.steps, step, side="right"))
         values = np.asarray(series.values, dtype=np.float64)[:end][-WINDOW:]
         if not len(values):
             continue
-        since = since or int(
-            series.steps[max(0, end - WINDOW)]
-        )  # the others need not be read from the beginning
         finite = values[np.isfinite(values)]
         now[k], broken[k] = values[-1], len(finite) < len(values)
         usual[k] = np.median(finite) if len(finite) else np.nan
     return Recent(now, usual, broken)
+
+
+def _begin(steps: Ints, step: int | None) -> int:
+    """Return where the last values up to a moment begin: those before need not be read."""
+    end = len(steps) if step is None else int(np.searchsorted(steps, step, side="right"))
+    return int(steps[max(0, end - WINDOW)]) if end else 0
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ def kept(values: Floats, points: int) -> Ints:
     count = len(values)
     if count <= points:
         return np.arange(count)
-    finite = np.flatnonzero(np.isfinite(values))
+    room, there = max(2, points - points // 8 - 2), np.isfinite(values)
+    if there.all():
+        return np.unique([0, *extremes(values, room), count - 1])
+    finite = np.flatnonzero(there)
     if not len(finite):
         return np.array([0, count - 1])
-    room = max(2, points - points // 8 - 2)
     bounds = np.concatenate([[-1], finite, [count]])
     holes = np.flatnonzero(np.diff(bounds) > max(2, 2 * count // room))[: points // 8]
     ends = finite[[0, -1]]

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from cockpit.instruments.instrument import Missing, Source
 from cockpit.instruments.thinning import kept, unrecorded
 from cockpit.store.codec import Ints
 from cockpit.store.series import Series
+from cockpit.store.status import Status, Texts
 
 Join = Literal["norms", "sums", "single"]
 """How parameters make up a layer: root of the sum of squares, sum, or not at all."""
@@ -26,13 +26,10 @@ STEPS = Axis("Step", steps=True)
 GROUPS = 40
 """So many ticks are shown at most; more are put together."""
 
-EXACT, SAMPLE = 20_000, 4_000
-"""Statuses are counted in series of up to so many points; in longer ones so many are looked at."""
-
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Values of a quantity at ascending steps. ``status`` may go on beyond the last of them."""
+    """Values of a quantity at ascending steps, and their statuses."""
 
     name: str
     steps: Ints
@@ -52,7 +49,7 @@ class Trace:
     def until(self, step: int | None) -> Trace:
         """Return the values up to a moment, at least the first."""
         end = self.place(step) + 1
-        return Trace(self.name, self.steps[:end], self.values[:end], self.status)
+        return Trace(self.name, self.steps[:end], self.values[:end], self.status[:end])
 
     def reading(self, label: str, step: int | None = None) -> Reading:
         """Return the value at a moment; None: the newest."""
@@ -102,24 +99,15 @@ class Trace:
 
     def notes(self, prefix: str = "") -> tuple[str, ...]:
         """Say which statuses other than ok there are, and how often."""
-        count = len(self.steps)
-        if count <= EXACT:
-            found = Counter(islice(self.status, count))
-        else:
-            places = np.random.default_rng(0).integers(
-                0, count, SAMPLE
-            )  # what repeats itself is met at random
-            found = Counter(self.status[k] for k in places.tolist())
         kinds: dict[str, Counter[str]] = {}
-        for text, times in found.items():
+        for text, times in Texts.of(self.status).counts().items():
             if text != "ok":
                 kinds.setdefault(text.partition(":")[0], Counter())[text] += times
         notes = []
         for word, texts in kinds.items():
             example = texts.most_common(1)[0][0]
             said = example if len(texts) == 1 else f"{word} (for example: {example.partition(': ')[2]})"
-            often = f"{texts.total()} of {count}" if count <= EXACT else _about(texts.total() / SAMPLE)
-            notes.append(f"{prefix}{said} at {often} steps")
+            notes.append(f"{prefix}{said} at {texts.total()} of {len(self.steps)} steps")
         return tuple(notes)
 
 
@@ -128,12 +116,14 @@ def trace(run: Source, name: str, view: View, join: Join = "single") -> Trace:
 
     Raises `Missing` where there is nothing to show.
     """
-    parts = [_numbers(run, name, scope, view.first or 0) for scope in scopes(run, name, view.scope, join)]
+    parts = run.all_series(name, scopes(run, name, view.scope, join), view.first or 0)
+    if not all(isinstance(part.values, np.ndarray) for part in parts):
+        raise CockpitError(f'"{name}" is no series of numbers')
     steps, values, status = _joined(parts, join)
     end = len(steps) if view.last is None else int(np.searchsorted(steps, view.last, side="right"))
     if not end:
         raise Missing(f'There is no "{name}" between the steps shown.')
-    return Trace(name, steps[:end], values[:end], status)
+    return Trace(name, steps[:end], values[:end], status[:end])
 
 
 def scopes(run: Source, name: str, scope: str, join: Join) -> list[str]:
@@ -152,13 +142,6 @@ def scopes(run: Source, name: str, scope: str, join: Join) -> list[str]:
     return below
 
 
-def _numbers(run: Source, name: str, scope: str, since: int) -> Series:
-    series = run.series(name, scope, since)
-    if not isinstance(series.values, np.ndarray):
-        raise CockpitError(f'"{name}" is no series of numbers')
-    return series
-
-
 def _joined(parts: list[Series], join: Join) -> tuple[Ints, Floats, Sequence[str]]:
     """Put the parameters of a layer together, at the steps that all of them have."""
     if len(parts) == 1:
@@ -167,12 +150,14 @@ def _joined(parts: list[Series], join: Join) -> tuple[Ints, Floats, Sequence[str
     places = [np.searchsorted(part.steps, steps) for part in parts]
     table = np.stack([np.asarray(part.values)[at] for part, at in zip(parts, places, strict=True)])
     values = np.sqrt((table**2).sum(0)) if join == "norms" else table.sum(0)
-    words = [list(part.status) for part in parts]
-    status = [
-        next((text for word, k in zip(words, row, strict=True) if (text := word[k]) != "ok"), "ok")
-        for row in np.stack(places, axis=1).tolist()
+    found = [
+        (Texts.of(part.status).status.take(at), len(steps)) for part, at in zip(parts, places, strict=True)
     ]
-    return steps, values, status
+    codes, words = Status.join(found)
+    if codes is not None:  # of several that are not ok, the first parameter's
+        codes = codes.reshape(len(parts), len(steps))
+        codes = codes[(codes != 0).argmax(0), np.arange(len(steps))]
+    return steps, values, Texts(Status(codes, words), len(steps))
 
 
 def axis(label: str, *lines: Line, log: bool = False) -> Axis:
@@ -203,10 +188,6 @@ def number(value: float, form: str = ".3g") -> str:
 def share(part: float) -> str:
     """Return a share in per cent."""
     return number(100 * part) + " %"
-
-
-def _about(part: float) -> str:
-    return f"about {100 * part:.0f} % of the" if part >= 0.01 else "less than 1 % of the"
 
 
 def _floats(numbers: object) -> Floats:

@@ -5,9 +5,9 @@ A script for the original runs when its imports are changed: ``from cockpit impo
 ``from cockpit.legacy import extend``.
 """
 
-from cockpit.legacy import context, quantities, utils
+from cockpit.legacy import context, instruments, quantities, utils
 from cockpit.legacy.cockpit import Cockpit
 from cockpit.legacy.extension import extend
 from cockpit.legacy.plotter import CockpitPlotter
 
-__all__ = ["Cockpit", "CockpitPlotter", "context", "extend", "quantities", "utils"]
+__all__ = ["Cockpit", "CockpitPlotter", "context", "extend", "instruments", "quantities", "utils"]

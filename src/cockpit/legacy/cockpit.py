@@ -40,6 +40,7 @@ class Cockpit:
         self.quantities: list[Quantity] = []
         self.output: dict[int, dict[str, Any]] = defaultdict(dict)
         self._measurement = Measurement(self.params)
+        self._optimizer_name = ""
         for quantity in quantities or ():
             self.add(quantity)
 
@@ -70,6 +71,8 @@ class Cockpit:
                 ``optimizer``.
             debug: handed on to BackPACK.
         """
+        if info and "optimizer" in info:
+            self._optimizer_name = type(info["optimizer"]).__name__  # stands above figures
         frame = Frame(global_step, info or {}, self._measurement.chosen.names)
         return self._block(frame, exts, debug)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cockpit.errors import CockpitError
-from cockpit.store.original import _entries as entries
+from cockpit.store.original import entries
 from cockpit.store.record import Event, Record
 from cockpit.store.series import Series, extremes
 
@@ -59,6 +59,12 @@ class Tracked:
         steps = np.array([record.step for record in records], dtype=np.int64)
         status: Sequence[str] = [record.status for record in records]
         return Series(name, scope, steps, np.array(found, dtype=np.float64) if numbers else found, status)
+
+    def all_series(self, name: str, scopes: Sequence[str] | None = None, since: int = 0) -> list[Series]:
+        """Return the values of a quantity for many scopes, for all there are if None."""
+        return [
+            self.series(name, scope, since) for scope in (self.scopes(name) if scopes is None else scopes)
+        ]
 
     def events(self, kind: str | None = None) -> list[Event]:
         """Return what could not be read as a number."""

@@ -16,7 +16,9 @@ from cockpit.errors import CockpitError
 from cockpit.render.panel import panel, summary
 from cockpit.render.status import Status, status
 from cockpit.render.terminal import Keys, Terminal
+from cockpit.store.cached import CachedRun
 from cockpit.store.database import FILE
+from cockpit.store.memory import Memory
 from cockpit.store.run import Run, find_runs
 
 TICK = 0.25
@@ -31,16 +33,14 @@ class Watch:
     """Reads a run again and again: all instruments only when it has grown, and never so often that it costs much."""
 
     def __init__(self, run: Run, rest: float = REST) -> None:
-        self._run, self._rest, self._sequence = run, rest, -1
+        self._run, self._rest, self._sequence = CachedRun(run.path, Memory()), rest, -1
         self._next = self._read = 0.0
         self._seen: Status | None = None
         self._steps: deque[tuple[float, int]] = deque(maxlen=20)
 
     def status(self) -> Status:
         """Return where the run is now."""
-        begun, sequence = time.monotonic(), self._run.sequence
-        # a file made this moment holds no sign of life yet
-        life = self._run.status if sequence else "running"
+        begun, sequence, life = time.monotonic(), self._run.sequence, self._run.status
         ended = self._seen is not None and life != self._seen.life
         if ended or begun >= self._next:
             if ended or sequence != self._sequence:

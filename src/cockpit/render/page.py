@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
@@ -18,6 +20,22 @@ def chart_json(chart: Chart) -> dict[str, Any]:
     plain = _plain(chart)
     assert isinstance(plain, dict)
     return plain
+
+
+def json_text(value: object) -> str:
+    """Return JSON in short; numbers that are not finite, for which it has no word, are null."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # rare: a hyper-parameter that is infinite, for example
+        return json.dumps(_finite(value), separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plain(value: Any) -> Any:

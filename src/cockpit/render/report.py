@@ -16,9 +16,9 @@ from cockpit.instruments.shelf import all_instruments
 from cockpit.render.page import chart_json
 from cockpit.render.single_page import single_page
 from cockpit.render.status import chart_of
-from cockpit.store.record import Event
+from cockpit.store.cached import CachedRun
+from cockpit.store.memory import Memory
 from cockpit.store.run import Run
-from cockpit.store.series import Series
 
 
 def report(
@@ -42,9 +42,10 @@ def report(
     """
     data: dict[str, Any] = {"runs": [], "charts": {}, "scoped": {}, "layers": {}}
     for number, run in enumerate(runs, 1):
-        name, kept = f"run{number}", Kept(run)  # not a word of where the run was
-        tree = layer_tree(run)
-        data["runs"].append(run_page(run, name))
+        # instruments ask the same at every moment; a run that grows meanwhile is shown as it was at the beginning
+        name, kept = f"run{number}", CachedRun(run.path, Memory())  # not a word of where the run was
+        data["runs"].append(run_page(kept, name))
+        tree = layer_tree(kept)
         data["layers"][name] = {"layers": tree}
         data["charts"][name] = {
             instrument.name: _charts(instrument, kept, moments, points)
@@ -64,40 +65,7 @@ def report(
     return single_page(data, dist, compact, f"{title} – Cockpit")
 
 
-class Kept:
-    """A run of which everything is read once, for instruments that ask the same at every moment."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._names = run.names()
-        self._events = run.events()
-        self._scopes: dict[str, list[str]] = {}
-        self._series: dict[tuple[str, str, int, int | None], Series] = {}
-        self.meta = run.meta
-
-    def names(self) -> list[str]:
-        """Return the names of all quantities."""
-        return self._names
-
-    def scopes(self, name: str) -> list[str]:
-        """Return the scopes of a quantity, the model ("") first."""
-        if name not in self._scopes:
-            self._scopes[name] = self._run.scopes(name)
-        return self._scopes[name]
-
-    def series(self, name: str, scope: str = "", since: int = 0, points: int | None = None) -> Series:
-        """Return the values of a quantity."""
-        asked = (name, scope, since, points)
-        if asked not in self._series:
-            self._series[asked] = self._run.series(name, scope, since, points)
-        return self._series[asked]
-
-    def events(self, kind: str | None = None) -> list[Event]:
-        """Return what happened."""
-        return [event for event in self._events if kind in (None, event.kind)]
-
-
-def _charts(instrument: Instrument, run: Kept, moments: int, points: int) -> dict[str, Any]:
+def _charts(instrument: Instrument, run: CachedRun, moments: int, points: int) -> dict[str, Any]:
     """Return the steps at which an instrument is shown, and its chart at each; one without step if it needs none."""
     steps: list[int | None] = [None]
     if instrument.moment:
@@ -106,7 +74,7 @@ def _charts(instrument: Instrument, run: Kept, moments: int, points: int) -> dic
     return {"steps": steps, "charts": charts}
 
 
-def _spread(instrument: Instrument, run: Kept, moments: int) -> list[int]:
+def _spread(instrument: Instrument, run: CachedRun, moments: int) -> list[int]:
     """Return steps at which something was recorded for an instrument: evenly chosen, with the first and the last."""
     found = [
         run.series(name, scopes[0], points=None if scopes[0] == "" else moments).steps

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import math
 import mimetypes
 import re
 from importlib.resources import files
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cockpit.errors import CockpitError
+from cockpit.render.page import json_text
 
 _SCRIPT = re.compile(r'<script\b[^>]*\bsrc="([^"]+)"[^>]*>\s*</script>')
 _LINK = re.compile(r'<link\b[^>]*?\bhref="([^"]+)"[^>]*>')
@@ -72,7 +71,7 @@ def single_page(
         f"default-src 'none'; script-src {' '.join(scripts)}; "
         "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
     )
-    block = f'<script type="application/json" id="cockpit-report">{json_text(data)}</script>'
+    block = f'<script type="application/json" id="cockpit-report">{embedded(data)}</script>'
     if compact:
         page = page.replace("<html", "<html data-compact", 1)
     if title:
@@ -81,21 +80,9 @@ def single_page(
     return page.replace("<head>", head, 1).replace("</head>", f"{block}</head>", 1)
 
 
-def json_text(data: Any) -> str:
-    """Return data as JSON to stand inside of a page: no "<" begins a tag; numbers that are not finite are null."""
-    try:
-        text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError:  # rare: a hyper-parameter that is infinite, for example
-        text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def embedded(data: Any) -> str:
+    """Return data as JSON to stand inside of a page: no "<" begins a tag."""
+    return json_text(data).replace("<", "\\u003c")
 
 
 def _asset(dist: Path, address: str) -> bytes:

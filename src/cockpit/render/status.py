@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cockpit.errors import CockpitError
 from cockpit.instruments.chart import Axis, Bars, Chart, Floats, Heat, Line, Plot, View
 from cockpit.instruments.instrument import Source
 from cockpit.instruments.overview import run_card
@@ -92,14 +91,8 @@ def _note(chart: Chart) -> str:
 
 
 def chart_of(run: Source, name: str, view: View) -> Chart:
-    """Return what an instrument shows; if it fails, a chart that says so: one must not take the others with it."""
-    found = instrument(name)
-    try:
-        return found.chart(run, view)
-    except Exception as error:  # a plugin's mistake, or numbers nobody thought of
-        said = str(error) if isinstance(error, CockpitError) else f"{type(error).__name__}: {error}"
-        missing = f"This instrument could not be drawn: {said}"
-        return Chart(name, found.title, found.question, missing=missing, scope=view.scope)
+    """Return what an instrument shows; if it fails, a chart that says so."""
+    return instrument(name).drawn(run, view)
 
 
 def course(chart: Chart) -> Floats:

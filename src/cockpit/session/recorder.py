@@ -211,7 +211,7 @@ def _meta(
         "parameters": parameters,
         "optimizer": "+".join(type(o).__name__ for o in optimizers),
         "hyperparameters": [
-            {k: v for k, v in g.items() if k != "params" and isinstance(v, int | float | str | bool | None)}
+            {k: v for k, v in g.items() if k != "params" and _is_plain(v)}
             for o in optimizers
             for g in o.param_groups
         ],
@@ -220,3 +220,10 @@ def _meta(
         "device": str(device) + (f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""),
         "ranks": 1 if ranks is None else ranks.size,
     }
+
+
+def _is_plain(setting: object) -> bool:
+    """Say whether a setting of an optimiser is a number, a text, or some numbers, such as Adam's ``betas``."""
+    if isinstance(setting, list | tuple):
+        return all(isinstance(part, int | float) for part in setting)
+    return isinstance(setting, int | float | str | bool | None)

@@ -6,6 +6,8 @@ The formats are those that ``schema.sql`` documents; nothing here knows SQL, and
 from __future__ import annotations
 
 import json
+import math
+import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cockpit.errors import CockpitError
 from cockpit.store.record import Edges
 
 Floats = npt.NDArray[np.float64]
@@ -40,8 +43,10 @@ def unpack_steps(data: bytes | None, first: int, last: int, count: int) -> Ints:
     """Undo `pack_steps`."""
     if data is not None:
         return unpack_ints(data)
-    stride = (last - first) // (count - 1) if count > 1 else 1
-    return np.arange(count, dtype=np.int64) * stride + first
+    steps = np.arange(count, dtype=np.int64)
+    steps *= (last - first) // (count - 1) if count > 1 else 1
+    steps += first
+    return steps
 
 
 def pack_ints(values: Ints) -> bytes:
@@ -70,9 +75,19 @@ def pack_array(values: npt.NDArray[Any]) -> tuple[str, str, bytes]:
 
 
 def unpack_array(dtype: str, shape: str, data: bytes) -> npt.NDArray[Any]:
-    """Undo `pack_array`."""
-    values = np.frombuffer(zlib.decompress(data), dtype=np.dtype(dtype)).reshape(json.loads(shape))
-    return values.astype(values.dtype.newbyteorder("="))
+    """Undo `pack_array`; what is longer or shorter than its shape says is refused before it fills the memory."""
+    kind, lengths = np.dtype(dtype), json.loads(shape)
+    if not isinstance(lengths, list) or not all(isinstance(one, int) and one >= 0 for one in lengths):
+        raise CockpitError(f"the file is damaged: {shape!r} is not the shape of an array.")
+    size = math.prod(lengths) * kind.itemsize
+    try:
+        raw = zlib.decompressobj().decompress(data, min(size + 1, sys.maxsize))
+    except zlib.error as error:
+        raise CockpitError(f"the file is damaged: an array cannot be decompressed: {error}.") from error
+    if len(raw) != size:
+        raise CockpitError(f"the file is damaged: an array of shape {shape} does not have {size} bytes.")
+    values = np.frombuffer(raw, dtype=kind).reshape(lengths)
+    return values.astype(kind.newbyteorder("="))
 
 
 def pack_edges(edges: Edges) -> tuple[bytes, ...]:

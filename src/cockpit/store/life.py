@@ -15,13 +15,17 @@ SILENCE = 35.0
 """Seconds without a sign of life after which a writer counts as gone; it gives one every ten seconds."""
 
 
-def life(db: sqlite3.Connection) -> Life:
-    """Return whether a run is being written, was closed, or its process died."""
+def life(db: sqlite3.Connection, changed: float) -> Life:
+    """Return whether a run is being written, was closed, or its process died.
+
+    ``changed`` is when the file was written to: until the first transaction it is the only sign of life.
+    """
     found = db.execute("SELECT key, value FROM meta WHERE key IN ('ended', 'writer')")
     meta = {key: json.loads(value) for key, value in found}
     if meta.get("ended"):
         return "finished"
-    silent = time.time() - db.execute("SELECT heartbeat FROM state").fetchone()[0] > SILENCE
+    heartbeat = db.execute("SELECT heartbeat FROM state").fetchone()[0]
+    silent = time.time() - (heartbeat or changed) > SILENCE
     return "ended without close" if silent or _gone(meta.get("writer") or {}) else "running"
 
 

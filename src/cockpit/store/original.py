@@ -70,13 +70,13 @@ def import_original(
     folder = run_folder(log.stem if run is None else run, time.time() if now is None else now)
     if (folder / FILE).exists():
         raise CockpitError(f"{folder} already holds a run. Choose another name or folder for the import.")
-    found = [record for step, entries in steps.items() for record in _entries(step, entries)]
-    records = [record for record in found if isinstance(record, Record)]
+    items = [record for step, found in steps.items() for record in entries(step, found)]
+    records = [record for record in items if isinstance(record, Record)]
     tensors = {record.scope for record in records if re.fullmatch(r"param_\d+", record.scope)}
     meta = {
         "source": log.name,
         "source_format": "cockpit-for-pytorch JSON log",
-        "parameters": [f"param_{k}" for k in range(len(tensors))],
+        "parameters": {f"param_{k}": {} for k in range(len(tensors))},  # their shapes are not in the log
         **_from_path(log),
     }
     with Writer(folder, meta) as writer:
@@ -84,7 +84,7 @@ def import_original(
             writer.write(records[start : start + 5000])
             if not writer.flush(60.0):
                 break
-        for event in found:
+        for event in items:
             if isinstance(event, Event):
                 writer.event(event)
     if writer.acknowledged < len(records):
@@ -111,8 +111,9 @@ def _array(found: dict[str, Any]) -> Any:
     return values.reshape(found.get("shape", values.shape))
 
 
-def _entries(step: int, entries: dict[str, Any]) -> Iterator[Record | Event]:
-    for key, value in entries.items():
+def entries(step: int, found: dict[str, Any]) -> Iterator[Record | Event]:
+    """Return what a log has at one step, ``{class or name: value}``, as records; what is no number, as events."""
+    for key, value in found.items():
         name = NAMES.get(key, key)
         if name in TOTALS and isinstance(value, list | np.ndarray):
             tensors = np.asarray(value, dtype=np.float64).ravel().tolist()

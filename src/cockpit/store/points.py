@@ -27,7 +27,7 @@ class Points(NamedTuple):
         status = Status.join([(part.status, len(part.steps)) for part in parts])
         return Points(steps, values, status)
 
-    def take(self, kept: Ints) -> Points:
+    def take(self, kept: Ints | slice) -> Points:
         """Return the points at the positions given."""
         return Points(self.steps[kept], self.values[kept], self.status.take(kept))
 

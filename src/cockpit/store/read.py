@@ -1,25 +1,32 @@
-"""Reading the numbers of one series from the tables they lie in, inside a read transaction of the caller."""
+"""Reading the numbers of series from the tables they lie in, inside a read transaction of the caller."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from cockpit.store.chunks import COLUMNS, unpack_into
-from cockpit.store.codec import unpack_floats
+from cockpit.store.codec import Floats, Ints
 from cockpit.store.points import Points
-from cockpit.store.status import Status, unpack_status
+from cockpit.store.status import Codes, Status, unpack_status
 
 
-def read_numbers(db: sqlite3.Connection, series: int, since: int) -> Points:
-    """Return the numbers of a series from a step on: its chunks, then its part of the step rows.
+def read_numbers(db: sqlite3.Connection, series: Sequence[int], since: int) -> list[Points]:
+    """Return the numbers of each series from a step on: its chunks, then its part of the step rows."""
+    layouts = _layouts(db, series, since)
+    return [_read_one(db, one, since, _newest(layouts, one)) for one in series]
+
+
+def _read_one(db: sqlite3.Connection, series: int, since: int, rows: Points) -> Points:
+    """Return the numbers of a series, given those that are not in chunks yet.
 
     Each chunk is decoded into its place in the result: memory that is touched for the first time costs more than
     anything else here.
     """
-    rows = _read_rows(db, series, since).sorted()
     where = "FROM chunk WHERE series = ? AND last_step >= ?"
     size = db.execute(f"SELECT total(count) {where}", (series, since)).fetchone()[0]
     end = int(size)
@@ -36,22 +43,68 @@ def read_numbers(db: sqlite3.Connection, series: int, since: int) -> Points:
     return (points if ordered else points.sorted()).since(since)
 
 
-def _read_rows(db: sqlite3.Connection, series: int, since: int) -> Points:
-    """Return the points that are not in chunks yet."""
+class _Layout(NamedTuple):
+    """The step rows of one layout: where series are in them, their order of writing, steps and values [rows, places].
+
+    ``codes`` [rows, places] stand for ``words``, as in `Status`; None where all are ok.
+    """
+
+    places: dict[int, int]
+    order: Ints
+    steps: Ints
+    values: Floats
+    codes: Codes | None
+    words: tuple[str, ...]
+
+
+def _layouts(db: sqlite3.Connection, series: Sequence[int], since: int) -> list[_Layout]:
+    """Return the step rows that hold some of the series."""
+    wanted, found = set(series), []
     layouts = db.execute("SELECT id, series FROM layout WHERE id IN (SELECT layout FROM step_row)").fetchall()
-    places = {layout: ids.index(series) for layout, text in layouts if series in (ids := json.loads(text))}
-    # only the eight bytes that matter leave SQLite, not the whole row
-    rows = db.execute(
-        "SELECT step, substr(data, 8 * place.value + 1, 8), status, place.value, length(data) / 8 FROM step_row "
-        "JOIN json_each(?) AS place ON place.key = step_row.layout WHERE step >= ? ORDER BY step_row.id",
-        (json.dumps(places), since),
-    ).fetchall()
-    texts = {row[2:]: _word(*row[2:]) for row in rows}  # few different ones
-    status = Status.of(len(rows), {k: word for k, row in enumerate(rows) if (word := texts[row[2:]]) != "ok"})
-    values = unpack_floats(b"".join(row[1] for row in rows))
-    return Points(np.array([row[0] for row in rows], dtype=np.int64), values, status)
+    for layout, text in layouts:
+        ids = json.loads(text)
+        places = {one: place for place, one in enumerate(ids) if one in wanted}
+        if not places:
+            continue
+        first, last = min(places.values()), max(places.values())
+        # only the bytes that matter leave SQLite, not the whole row
+        rows = db.execute(
+            "SELECT id, step, substr(data, ?, ?), status FROM step_row WHERE layout = ? AND step >= ? ORDER BY id",
+            (8 * first + 1, 8 * (last - first + 1), layout, since),
+        ).fetchall()
+        if rows:
+            ids_of_rows, steps, data, texts = zip(*rows, strict=True)
+            values = np.frombuffer(b"".join(data), ">f8").reshape(len(rows), -1).astype(np.float64)
+            codes, words = _codes(texts, len(ids), slice(first, last + 1))
+            shifted = {one: place - first for one, place in places.items()}
+            found.append(_Layout(shifted, np.array(ids_of_rows), np.array(steps), values, codes, words))
+    return found
 
 
-def _word(text: str | None, place: int, width: int) -> str:
-    """Return the status at one place of a row."""
-    return unpack_status(text, width).at(place)
+def _codes(texts: Sequence[str | None], width: int, kept: slice) -> tuple[Codes | None, tuple[str, ...]]:
+    """Return the statuses of rows as codes [rows, places], and their words; few rows have one of their own."""
+    numbers = {text: k for k, text in enumerate(dict.fromkeys(texts))}
+    count = len(range(width)[kept])
+    joined = Status.join([(unpack_status(text, width).take(kept), count) for text in numbers])
+    if joined.codes is None or not joined.codes.any():
+        return None, ()
+    return joined.codes.reshape(-1, count)[[numbers[text] for text in texts]], joined.words
+
+
+def _newest(layouts: list[_Layout], series: int) -> Points:
+    """Return the points of a series that are not in chunks yet."""
+    there = [(layout, layout.places[series]) for layout in layouts if series in layout.places]
+    parts = [
+        Points(
+            layout.steps,
+            layout.values[:, place],
+            Status() if layout.codes is None else Status(layout.codes[:, place], layout.words),
+        )
+        for layout, place in there
+    ]
+    if not parts:
+        return Points(np.empty(0, np.int64), np.empty(0), Status())
+    if len(parts) > 1:
+        order = np.argsort(np.concatenate([layout.order for layout, _ in there]))
+        return Points.join(parts).take(order).sorted()
+    return parts[0].sorted()

@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,21 +16,18 @@ import numpy as np
 
 from cockpit.errors import CockpitError
 from cockpit.store.database import FILE, reading
+from cockpit.store.length import last_step, longest
 from cockpit.store.life import Life, life
+from cockpit.store.points import Points
 from cockpit.store.read import read_numbers
 from cockpit.store.read_arrays import read_arrays
 from cockpit.store.record import Event
-from cockpit.store.series import Series, extremes, pandas
-from cockpit.store.status import Texts
+from cockpit.store.series import Series, as_series, pandas
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Run", "Series", "find_runs"]
-
-
-_STEPS = (("last_step", "chunk"), ("step", "step_row"), ("step", "array"), ("step", "block"))
-"""Where the last steps of everything are."""
 
 
 class Run:
@@ -83,21 +80,40 @@ class Run:
             points: at most so many points (at least 2 for numbers): numbers keep the minimum and the maximum
                 of every stretch, arrays and histograms are picked evenly.
         """
+        return self._read(name, [scope], since, points)[0]
+
+    def all_series(self, name: str, scopes: Sequence[str] | None = None, since: int = 0) -> list[Series]:
+        """Return the values of a quantity for many scopes, read at once: hundreds take as long as a few one by one.
+
+        Args:
+            name: the quantity.
+            scopes: names of parameters, "" for the model; all that `scopes` returns if None.
+            since: only steps from here on.
+        """
+        return self._read(name, self.scopes(name) if scopes is None else scopes, since, None)
+
+    def _read(self, name: str, scopes: Sequence[str], since: int, points: int | None) -> list[Series]:
+        read = []
         with reading(self._file) as db:
-            row = db.execute(
-                "SELECT id, kind FROM series WHERE name = ? AND scope = ?", (name, scope)
-            ).fetchone()
-            if row is None:
-                raise CockpitError(_unknown(db, name, scope))
-            number, kind = row
-            numbers = read_numbers(db, number, since)
-            if kind == "array":
-                steps, values, status = read_arrays(db, number, since, numbers, points)
-                return Series(name, scope, steps, values, status)
-        if points is not None:
-            numbers = numbers.take(extremes(numbers.values, points))
-        words = Texts(numbers.status, len(numbers.steps))
-        return Series(name, scope, numbers.steps, numbers.values, words)
+            found = _found(db, name, scopes)
+            everything = read_numbers(db, [number for number, _ in found], since)
+            for scope, (number, kind), numbers in zip(scopes, found, everything, strict=True):
+                if kind == "array":
+                    read.append(Series(name, scope, *read_arrays(db, number, since, numbers, points)))
+                else:
+                    read.append(as_series(name, scope, numbers, points))
+        return read
+
+    def _points(self, name: str, since: Mapping[str, int]) -> dict[str, Points | None]:
+        """Return the numbers of scopes, each from a step on; None for those that hold arrays."""
+        with reading(self._file) as db:
+            found = dict(zip(since, _found(db, name, tuple(since)), strict=True))
+            numbers: dict[str, Points | None] = dict.fromkeys(since)
+            for first in set(since.values()):
+                group = [scope for scope in since if since[scope] == first and found[scope][1] != "array"]
+                points = read_numbers(db, [found[scope][0] for scope in group], first)
+                numbers.update(zip(group, points, strict=True))
+        return numbers
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -124,23 +140,12 @@ class Run:
     def status(self) -> Life:
         """Whether the run is being written ("running"), was closed ("finished"), or its process died."""
         with reading(self._file) as db:
-            return life(db)
+            return life(db, self._file.stat().st_mtime)
 
     def steps(self) -> tuple[int, int | None]:
         """Return (how many points the longest series has, the last step of all)."""
         with reading(self._file) as db:
-            longest = db.execute("SELECT series FROM chunk GROUP BY series ORDER BY sum(count) DESC LIMIT 1")
-            found = longest.fetchone()
-            numbers = len(read_numbers(db, found[0], -(2**63)).steps) if found else 0
-            rows = db.execute("SELECT count(DISTINCT step) FROM step_row").fetchone()[0]
-            arrays = db.execute(
-                "SELECT max(n) FROM (SELECT count(*) AS n FROM array GROUP BY series "
-                "UNION ALL SELECT count(*) FROM block GROUP BY layout)"
-            ).fetchone()[0]
-            ends = [
-                db.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] for column, table in _STEPS
-            ]
-        return max(numbers, rows, arrays or 0), max((end for end in ends if end is not None), default=None)
+            return longest(db), last_step(db)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all numbers in long form: step, name, scope, value, status."""
@@ -216,6 +221,19 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
 
 def _names(db: sqlite3.Connection) -> list[str]:
     return [name for (name,) in db.execute("SELECT name FROM series GROUP BY name ORDER BY min(id)")]
+
+
+def _found(db: sqlite3.Connection, name: str, scopes: Sequence[str]) -> list[tuple[int, str]]:
+    """Return the number and the kind of each series."""
+    rows = db.execute(
+        "SELECT scope, id, kind FROM series WHERE name = ? AND scope IN (SELECT value FROM json_each(?))",
+        (name, json.dumps(list(scopes))),
+    ).fetchall()
+    found = {scope: (number, kind) for scope, number, kind in rows}
+    for scope in scopes:
+        if scope not in found:
+            raise CockpitError(_unknown(db, name, scope))
+    return [found[scope] for scope in scopes]
 
 
 def _unknown(db: sqlite3.Connection, name: str, scope: str | None) -> str:

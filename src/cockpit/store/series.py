@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from cockpit.errors import CockpitError
 from cockpit.store.codec import Floats, Ints
+from cockpit.store.points import Points
 from cockpit.store.record import Value
+from cockpit.store.status import Texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +58,13 @@ class Series:
         return frame
 
 
+def as_series(name: str, scope: str, found: Points, points: int | None = None) -> Series:
+    """Return numbers as a series, of at most so many points."""
+    if points is not None:
+        found = found.take(extremes(found.values, points))
+    return Series(name, scope, found.steps, found.values, Texts(found.status, len(found.steps)))
+
+
 def pandas() -> Any:
     """Return the pandas module, which is an optional extra."""
     try:
@@ -76,9 +85,19 @@ def extremes(values: Floats, points: int) -> Ints:
     if points < 2:
         return np.arange(count - points, count)
     size = -(-count // (points // 2))
-    filled = np.append(values, np.full(-count % size, values[-1])).reshape(-1, size)
-    starts = np.arange(len(filled)) * size
-    largest = filled.argmax(1) + starts  # the first NaN, if there is one
-    smallest = np.where(np.isnan(filled), np.inf, filled).argmin(1) + starts
-    kept: Ints = np.minimum(np.union1d(smallest, largest), count - 1)
-    return np.unique(kept)
+    whole = count // size
+    kept = [_ends(values[: whole * size].reshape(whole, size))]
+    if whole * size < count:
+        kept.append(_ends(values[None, whole * size :]) + whole * size)
+    return np.unique(np.concatenate(kept))
+
+
+def _ends(stretches: Floats) -> Ints:
+    """Return the positions of the smallest and the largest value of every row, counted through all of them."""
+    largest, smallest = stretches.argmax(1), stretches.argmin(1)  # the first NaN, if there is one
+    broken = np.flatnonzero(np.isnan(stretches[np.arange(len(stretches)), largest]))
+    if len(broken):
+        rows = stretches[broken]
+        smallest[broken] = np.where(np.isnan(rows), np.inf, rows).argmin(1)
+    starts = np.arange(len(stretches)) * stretches.shape[1]
+    return np.concatenate([smallest + starts, largest + starts])

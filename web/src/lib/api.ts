@@ -19,7 +19,7 @@ export interface RunCard {
   sequence: number;
   hyperparameters: Record<string, string | number | boolean | null>;
   loss: number | null;
-  /** The share of the time that went into watching. */
+  /** Time spent watching, relative to the training without it. */
   overhead: number | null;
   /** Why the run cannot be read; empty if it can. */
   broken: string;

@@ -152,7 +152,7 @@ export interface Surroundings {
   /** The step of the time bar. */
   cursor?: number | null;
   zoom?: Zoom | null;
-  /** The steps of all runs shown, over which step axes run while there is no zoom; null: those of the plot. */
+  /** The steps of all runs shown, which step axes reach while there is no zoom; null: those of the plot. */
   extent?: Zoom | null;
   /** A stretch was dragged; (null, null) after a double click: show all. */
   onzoom?: (first: number | null, last: number | null) => void;

@@ -34,6 +34,6 @@ export function outcomes(cards: RunCard[]): Line[] {
     line("last loss", (card) => brief(card.loss)),
     line("last step", (card) => whole(card.last_step)),
     line("time", (card) => duration(card.started !== null && card.ended !== null ? card.ended - card.started : null)),
-    line("spent on watching", (card) => percent(card.overhead)),
+    line("overhead of watching", (card) => percent(card.overhead)),
   ];
 }

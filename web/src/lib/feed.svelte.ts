@@ -1,5 +1,6 @@
 /** Feed: one thing fetched again and again. One request at a time, the latest wish wins, failures are tried again. */
 
+import { untrack } from "svelte";
 import { trouble } from "./trouble.svelte";
 
 const RETRY_MS = 2000;
@@ -9,18 +10,19 @@ const PAUSE_MS = 60;
 export class Feed<T> {
   /** What came last; it stays while the next is on its way. */
   value = $state.raw<T | null>(null);
+  /** The key of what came last. */
+  key = $state("");
   /** Whether what is shown is not yet what was asked for. */
   busy = $state(false);
 
   #wanted: { key: string; get: () => Promise<T> } | null = null;
-  #shown = "";
   #resting = false;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   /** Ask for what the key stands for, unless it is there already. Wishes made meanwhile replace each other. */
   want(key: string, get: () => Promise<T>): void {
     this.#wanted = { key, get };
-    this.busy = key !== this.#shown;
+    this.busy = key !== untrack(() => this.key);
     if (!this.#resting) void this.#fetch();
   }
 
@@ -32,7 +34,7 @@ export class Feed<T> {
 
   async #fetch(): Promise<void> {
     const wish = this.#wanted;
-    if (!wish || wish.key === this.#shown) return;
+    if (!wish || wish.key === untrack(() => this.key)) return;
     this.#resting = true;
     const begun = performance.now();
     let pause = PAUSE_MS;
@@ -42,7 +44,7 @@ export class Feed<T> {
       // After stop() nobody waits for it any more.
       if (this.#wanted) {
         this.value = value;
-        this.#shown = wish.key;
+        this.key = wish.key;
         this.busy = this.#wanted.key !== wish.key;
       }
     } catch (error) {

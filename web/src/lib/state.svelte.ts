@@ -6,12 +6,19 @@ import type { Api, InstrumentInfo, RunCard, RunPage, ScreenInfo, Sequences, View
 import type { Chart, Scale, Theme, Value, Zoom } from "./chart";
 import { Feed } from "./feed.svelte";
 import { runColour } from "./palette";
-import { after, before } from "./steps";
+import { after, before, union } from "./steps";
 import { listen } from "./ticks";
 import { trouble } from "./trouble.svelte";
 
-/** How far what is read only now and then may lag behind the time bar. */
-const LAG_MS = 250;
+/** What need not follow the time bar's every movement waits until it rests; but a replay never rests, so not for ever. */
+const REST_MS = 200;
+const LAG_MS = 1500;
+
+/** Browsers refuse more than a few changes of the address in a second. */
+const ADDRESS_MS = 150;
+
+/** A run that dies writes nothing, so that no change is announced: how often a running one is asked for. */
+const LOOK_MS = 15_000;
 
 /** Screens that are not made of instruments. */
 export const FINDINGS = "findings";
@@ -24,6 +31,8 @@ export class Cockpit {
 
   place = $state<Place>({ ...START });
   theme = $state<Theme>("dark");
+  /** Whether the time bar is being dragged. */
+  held = $state(false);
   /** The step under the pointer, in whichever panel. */
   hover = $state<number | null>(null);
   /** Charts as last shown, by "run/instrument": for tests, and for the steps that were recorded. */
@@ -32,7 +41,9 @@ export class Cockpit {
   #cards = new Feed<RunCard[]>();
   #pages = $state<Record<string, Feed<RunPage>>>({});
   #sequences = $state.raw<Sequences>({});
-  #recorded: { id: string; steps: number[] } = { id: "", steps: [] };
+  /** Steps of the leading run that lines were drawn through, by line. */
+  #recorded: { id: string; lines: Map<string, Value[]> } = { id: "", lines: new Map() };
+  #looks = 0;
   #slots = $state<Record<string, number>>({});
   #settled = $state<number | null>(null);
 
@@ -56,6 +67,8 @@ export class Cockpit {
   readonly lastStep = $derived(
     Math.max(0, ...this.chosen.map((id) => this.pageOf(id)?.last_step ?? this.cardOf(id)?.last_step ?? 0)),
   );
+  /** All steps of the runs shown: every step axis runs over them, so that a moment stands at one place in all. */
+  readonly extent: Zoom | null = $derived(this.lastStep > 0 ? { first: 0, last: this.lastStep } : null);
   /** The moment shown: the chosen step, or the newest. */
   readonly step = $derived(Math.min(this.place.step ?? this.lastStep, this.lastStep));
 
@@ -73,9 +86,18 @@ export class Cockpit {
   start(): () => void {
     this.place = read(location.hash);
     this.#settled = this.place.step;
-    this.place.runs.forEach((id) => this.#seat(id));
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    const moved = () => (this.place = read(location.hash));
+    this.#seatAll();
+    /** When the time bar left the settled step, and when the address was changed last. */
+    let left: number | null = null;
+    let wrote = -Infinity;
+    let address = location.hash;
+    const moved = () => {
+      // The page's own writing is late, and no news.
+      if (location.hash === address) return;
+      address = location.hash;
+      this.place = read(address);
+      this.#seatAll();
+    };
     window.addEventListener("hashchange", moved);
     this.#cards.want("first", () => this.api.runs());
     const stop = this.api.live
@@ -87,17 +109,37 @@ export class Cockpit {
       : () => {};
     $effect(() => this.#choose());
     $effect(() => {
-      if (this.place.step === this.#settled) return;
-      timer ??= setTimeout(() => {
-        timer = undefined;
-        this.#settled = this.place.step;
-      }, LAG_MS);
+      if (!this.api.live || !this.runs.some(({ status }) => status === "running")) return;
+      const looking = setInterval(() => document.hidden || this.#look(), LOOK_MS);
+      return () => clearInterval(looking);
+    });
+    $effect(() => {
+      const { step } = this.place;
+      if (step === this.#settled) return;
+      left ??= performance.now();
+      const settle = () => {
+        left = null;
+        this.#settled = step;
+      };
+      const patience = this.held ? REST_MS : Math.min(REST_MS, left + LAG_MS - performance.now());
+      const timer = setTimeout(settle, Math.max(0, patience));
+      return () => clearTimeout(timer);
     });
     $effect(() => this.#fetchPages());
-    $effect(() => put(written(this.place)));
+    $effect(() => {
+      const hash = written(this.place);
+      const write = () => {
+        wrote = performance.now();
+        put(hash);
+        address = location.hash;
+      };
+      const wait = wrote + ADDRESS_MS - performance.now();
+      if (wait <= 0) return write();
+      const timer = setTimeout(write, wait);
+      return () => clearTimeout(timer);
+    });
     return () => {
       stop();
-      clearTimeout(timer);
       window.removeEventListener("hashchange", moved);
     };
   }
@@ -155,7 +197,7 @@ export class Cockpit {
 
   /** Move by so many recorded steps; beyond the newest the page follows the run again. */
   moveBy(count: number): void {
-    const recorded = this.#recorded.id === this.lead ? this.#recorded.steps : [];
+    const recorded = this.#recorded.id === this.lead ? union(this.#recorded.lines.values()) : [];
     let step: number | null = this.step;
     for (let moved = 0; moved < Math.abs(count) && step !== null; moved++)
       step = count > 0 ? after(recorded, step, this.lastStep) : before(recorded, step);
@@ -175,14 +217,11 @@ export class Cockpit {
   shown(id: string, chart: Chart): void {
     this.charts.set(`${id}/${chart.name}`, chart);
     if (id !== this.lead || this.place.zoom) return;
+    if (this.#recorded.id !== id) this.#recorded = { id, lines: new Map() };
     for (const plot of chart.plots)
-      for (const mark of plot.marks) if (plot.x.steps && mark.kind === "line") this.#learn(id, mark.x);
-  }
-
-  /** The longest list of steps is the best one known. */
-  #learn(id: string, steps: Value[]): void {
-    if (this.#recorded.id === id && this.#recorded.steps.length > steps.length) return;
-    this.#recorded = { id, steps: steps.filter((step): step is number => step !== null) };
+      for (const mark of plot.marks)
+        if (plot.x.steps && mark.kind === "line")
+          this.#recorded.lines.set(`${chart.name} ${plot.y.label} ${mark.label}`, mark.x);
   }
 
   #heard(sequences: Sequences): void {
@@ -194,6 +233,12 @@ export class Cockpit {
       this.#cards.want(JSON.stringify(sequences), () => this.api.runs());
   }
 
+  /** Ask for the runs again, changed or not. */
+  #look(): void {
+    this.#looks++;
+    this.#cards.want(`look ${this.#looks}`, () => this.api.runs());
+  }
+
   /** Something is always chosen, if there is anything to choose: by default the newest run that can be read. */
   #choose(): void {
     if (!this.ready) return;
@@ -202,8 +247,7 @@ export class Cockpit {
     const runs = there.length || !newest ? there : [newest.id];
     if (runs.length !== this.place.runs.length || runs.some((id, index) => id !== this.place.runs[index])) {
       this.place.runs = runs;
-      this.#slots = {};
-      runs.forEach((id) => this.#seat(id));
+      this.#seatAll();
     }
   }
 
@@ -211,8 +255,15 @@ export class Cockpit {
     for (const [id, feed] of Object.entries(this.#pages)) if (!this.chosen.includes(id)) feed.stop();
     for (const id of this.chosen) {
       const feed = (this.#pages[id] ??= new Feed<RunPage>());
-      feed.want(String(this.sequenceOf(id)), () => this.api.run(id));
+      // A run that ended without a word changes its status, not its sequence.
+      feed.want(`${this.sequenceOf(id)} ${this.cardOf(id)?.status}`, () => this.api.run(id));
     }
+  }
+
+  /** Give all chosen runs their colours anew. */
+  #seatAll(): void {
+    this.#slots = {};
+    this.place.runs.forEach((id) => this.#seat(id));
   }
 
   #seat(id: string): void {

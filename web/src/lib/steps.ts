@@ -13,3 +13,10 @@ export function before(recorded: number[], step: number): number {
     (recorded.length ? Math.min(recorded[0]!, step) : Math.max(0, step - 1))
   );
 }
+
+/** All steps that occur in any of the lists. Each may be thinned out, and each differently. */
+export function union(lists: Iterable<readonly (number | null)[]>): number[] {
+  const all = new Set<number>();
+  for (const list of lists) for (const step of list) if (step !== null) all.add(step);
+  return [...all].sort((one, other) => one - other);
+}

@@ -48,7 +48,7 @@ export function paintAxes(context: Context, frame: Frame, ink: Ink): void {
   context.restore();
 }
 
-/** Tick labels one above the other; names that do not fit are shortened at their beginning, or left out in turn. */
+/** Tick labels one above the other; names that do not fit are shortened in their middle, or left out in turn. */
 function paintColumn(context: Context, ruler: Ruler, x: number, room: number): void {
   const pitch =
     ruler.ticks.length > 1 ? Math.abs(ruler.at(ruler.ticks[1]!.at) - ruler.at(ruler.ticks[0]!.at)) : 99;
@@ -90,11 +90,12 @@ function paintRow(context: Context, { box, x, height, width }: Frame): void {
   context.fillText(label, steps ? box.left + box.width : box.left + box.width / 2, base + (steps ? 11 : 25));
 }
 
-/** The text, or its end after an ellipsis: the last part of a layer's name says most. */
+/** The text, or its two ends around an ellipsis: a layer's name tells its block first and its part last. */
 export function shortened(context: Context, text: string, room: number): string {
   if (context.measureText(text).width <= room) return text;
-  for (let cut = 1; cut < text.length; cut++) {
-    const rest = `…${text.slice(cut).replace(/^\./, "")}`;
+  for (let kept = text.length - 1; kept > 1; kept--) {
+    const head = Math.floor(kept / 2);
+    const rest = `${text.slice(0, head)}…${text.slice(text.length - kept + head)}`;
     if (context.measureText(rest).width <= room) return rest;
   }
   return "";

@@ -45,6 +45,8 @@ export interface FrameOptions {
   overlay?: readonly OverlayPlot[];
   /** The steps a step axis runs over; null: all. */
   zoom?: Zoom | null;
+  /** The steps that an axis over all steps reaches at least. */
+  extent?: Zoom | null;
   xscale?: Scale | null;
   yscale?: Scale | null;
   /** At least so wide (`top`: exactly so high), so that plots stand in line. */
@@ -59,6 +61,7 @@ const LINE = 14;
 const GAP = 6;
 /** The longest name of a layer, as a share of the width. */
 const NAMES = 0.34;
+const LONG_NAME = 24;
 
 /** Lay out a plot in a canvas of this size. */
 export function frameOf(plot: Plot, width: number, height: number, options: FrameOptions = {}): Frame {
@@ -66,7 +69,7 @@ export function frameOf(plot: Plot, width: number, height: number, options: Fram
   const marks = [...plot.marks, ...(options.overlay ?? []).flatMap((run) => run.plot.marks)];
   const x = scaled(plot.x, plot.x.steps ? stepScale(options.xscale) : null);
   const y = scaled(plot.y, plot.y.names.length ? null : (options.yscale ?? null));
-  const spanX = spanOf(x, marks, "x", plot, options.zoom ?? null);
+  const spanX = spanOf(x, marks, "x", plot, options.zoom ?? null, options.extent);
   // Heights fill the plot also where the marks reach beyond the steps shown.
   const seen = plot.x.steps && options.zoom ? within(marks, options.zoom) : marks;
   const spanY = spanOf(y, seen, "y", plot, null);
@@ -136,7 +139,14 @@ function scaled(axis: Axis, scale: Scale | null): Axis {
   return wanted === axis.scale ? axis : { ...axis, scale: wanted };
 }
 
-function spanOf(axis: Axis, marks: Mark[], along: Along, plot: Plot, zoom: Zoom | null): [number, number] {
+function spanOf(
+  axis: Axis,
+  marks: Mark[],
+  along: Along,
+  plot: Plot,
+  zoom: Zoom | null,
+  extent: Zoom | null = null,
+): [number, number] {
   const map = transform(axis.scale, axis.linear);
   if (axis.names.length) return [0, axis.names.length];
   if (along === "x" && axis.steps && zoom && zoom.last > zoom.first) {
@@ -152,7 +162,8 @@ function spanOf(axis: Axis, marks: Mark[], along: Along, plot: Plot, zoom: Zoom 
   const edges = plot.marks.some((mark) => mark.kind === "heat" || (mark.kind === "bars" && mark.flat));
   const tight = along === "x" || (along === "y" && edges);
   const heights = marks.some((mark) => mark.kind === "bars" && lengthAxis(mark) === along);
-  const found = span(map, columns(marks, along), {
+  const reached = along === "x" && axis.steps && extent ? [[extent.first, extent.last]] : [];
+  const found = span(map, [...columns(marks, along), ...reached], {
     guides,
     margin: tight && !heights ? 0 : 0.06,
     zero: heights,
@@ -161,9 +172,24 @@ function spanOf(axis: Axis, marks: Mark[], along: Along, plot: Plot, zoom: Zoom 
 }
 
 function ticksOf(axis: Axis, [low, high]: [number, number], count: number): Tick[] {
-  if (axis.names.length) return axis.names.map((label, index) => ({ at: index + 0.5, label }));
+  if (axis.names.length) {
+    const cut = sharedStart(axis.names);
+    return axis.names.map((name, index) => ({
+      at: index + 0.5,
+      label: cut ? `…${name.slice(cut)}` : name,
+    }));
+  }
   const map = transform(axis.scale, axis.linear);
   return ticks(map, map.backward(low), map.backward(high), count, axis.steps);
+}
+
+/** How many characters, up to a dot, all names begin with; 0 where they are short enough to be read in full. */
+function sharedStart(names: readonly string[]): number {
+  if (names.length < 2 || Math.max(...names.map((name) => name.length)) <= LONG_NAME) return 0;
+  const [first, last] = [...names].sort().filter((_, index, all) => index === 0 || index === all.length - 1);
+  let same = 0;
+  while (same < first!.length && first![same] === last![same]) same++;
+  return first!.lastIndexOf(".", same - 1) + 1;
 }
 
 function ruler(axis: Axis, [low, high]: [number, number], found: Tick[], start: number, end: number): Ruler {

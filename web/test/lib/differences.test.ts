@@ -21,6 +21,6 @@ describe("what sets runs apart", () => {
 
   it("tells how they came out", () => {
     const lines = Object.fromEntries(outcomes([run("a")]).map(({ name, values }) => [name, values[0]]));
-    expect(lines).toMatchObject({ "last loss": "0.25", time: "1 m 30 s", "spent on watching": "3.4 %" });
+    expect(lines).toMatchObject({ "last loss": "0.25", time: "1 m 30 s", "overhead of watching": "3.4 %" });
   });
 });

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { after, before } from "../../src/lib/steps";
+import { after, before, union } from "../../src/lib/steps";
 
 describe("walking over recorded steps", () => {
   const recorded = [0, 6, 12, 18];
@@ -22,5 +22,10 @@ describe("walking over recorded steps", () => {
     expect(after([], 20, 20)).toBeNull();
     expect(before([], 4)).toBe(3);
     expect(before([], 0)).toBe(0);
+  });
+
+  it("knows a step from any line, also when the longest list is an old one", () => {
+    expect(union([[0, 2, 4, 6], [0, 3, null, 9]])).toEqual([0, 2, 3, 4, 6, 9]);
+    expect(union([])).toEqual([]);
   });
 });

@@ -43,6 +43,24 @@ describe("a frame", () => {
     expect(frameOf(curve, 400, 200, { overlay }).x).toMatchObject({ low: 0, high: 300 });
   });
 
+  it("reaches the end of the longest run, and further where its marks do", () => {
+    const extent = { first: 0, last: 150 };
+    expect(frameOf(curve, 400, 200, { extent }).x).toMatchObject({ low: 0, high: 150 });
+    expect(frameOf(curve, 400, 200, { extent: { first: 0, last: 50 } }).x).toMatchObject({ low: 0, high: 100 });
+    expect(frameOf(curve, 400, 200, { extent, zoom: { first: 10, last: 20 } }).x).toMatchObject({ low: 10, high: 20 });
+    expect(frameOf({ ...curve, x: axis() }, 400, 200, { extent }).x).toMatchObject({ low: 0, high: 100 });
+  });
+
+  it("leaves out what all long names begin with, up to a dot", () => {
+    const labels = (names: string[]) =>
+      frameOf(plot([], { y: { ...axis(), names } }), 400, 200).y.ticks.map(({ label }) => label);
+    expect(labels(["encoder.blocks.11.attention.qkv", "encoder.blocks.12.attention.out"])).toEqual([
+      "…11.attention.qkv",
+      "…12.attention.out",
+    ]);
+    expect(labels(["encoder.a", "encoder.b"])).toEqual(["encoder.a", "encoder.b"]);
+  });
+
   it("fits heights to the steps shown", () => {
     const steep = plot([line("value", range(101), range(101))], { x: steps });
     const { y } = frameOf(steep, 400, 200, { zoom: { first: 10, last: 20 } });

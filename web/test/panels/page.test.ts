@@ -73,6 +73,49 @@ describe("the page", () => {
     expect(await screen.findByText("No runs yet")).toBeTruthy();
   });
 
+  it("opens its notes by a click and closes them by Escape, which then shows no other steps", async () => {
+    const cockpit = await open([run("a")], "#zoom=5~20");
+    const alpha = await panel("alpha");
+    const notes = await alpha.findByRole("button", { name: "1 note on Title of alpha" });
+    await fireEvent.click(notes);
+    expect(notes.getAttribute("aria-expanded")).toBe("true");
+    await fireEvent.keyDown(notes, { key: "Escape" });
+    expect(notes.getAttribute("aria-expanded")).toBe("false");
+    expect(cockpit.place.zoom).toEqual({ first: 5, last: 20 });
+  });
+
+  it("tells when a chart is older than the moment looked at", async () => {
+    await open([run("a")], "", { step: 20 });
+    const alpha = await panel("alpha");
+    expect((await alpha.findByTitle("Recorded last at this step")).textContent).toContain("20");
+  });
+
+  it("says that the loss is not finite, where it was recorded and is none", async () => {
+    await open([run("a", { loss: null, quantities: [{ name: "loss", doc: "", settings: {} }] })]);
+    expect(await screen.findByText("not finite")).toBeTruthy();
+  });
+
+  it("says why no run can be read", async () => {
+    await open([run("x", { broken: "newer than this program" })]);
+    expect(await screen.findByText("No run here can be read")).toBeTruthy();
+  });
+
+  it("hears of a run that died without a word", async () => {
+    vi.useFakeTimers();
+    try {
+      const runs = [run("a", { status: "running" })];
+      render(App, { cockpit: new Cockpit({ ...fakeApi(runs, asked), live: true }) });
+      await vi.advanceTimersByTimeAsync(100);
+      expect(screen.queryAllByText("running")).not.toHaveLength(0);
+      runs[0] = run("a", { status: "interrupted" });
+      await vi.advanceTimersByTimeAsync(20_000);
+      expect(screen.queryAllByText("running")).toHaveLength(0);
+      expect(screen.queryAllByText("interrupted")).not.toHaveLength(0);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
   it("shows what is missing instead of a chart", async () => {
     await open([run("a")], "", {
       missing: 'This run has no "alpha". To record it: Cockpit(config="full").',
@@ -110,7 +153,7 @@ describe("time", () => {
     await waitFor(() => expect(drawn().map(({ step }) => step)).toEqual([10, 10, 10]));
     expect(asked.map(({ instrument }) => instrument)).toEqual(["alpha", "norms", "loss"]);
     expect(drawn().map(({ cursor }) => cursor)).toEqual([10, 10, 10]);
-    expect(location.hash).toContain("step=10");
+    await waitFor(() => expect(location.hash).toContain("step=10"));
   });
 
   it("walks over recorded steps by keys, and follows the run again beyond the last", async () => {
@@ -201,7 +244,7 @@ describe("several runs", () => {
     await check("run b");
     await waitFor(() => expect(drawn().map(({ others }) => others)).toEqual([1, 1, 1]));
     expect(drawn()[0]!.colour).toMatch(/^#/);
-    expect(location.hash).toContain("runs=a.b");
+    await waitFor(() => expect(location.hash).toContain("runs=a.b"));
   });
 
   it("shows what is not over steps one run at a time, where there is no room", async () => {
@@ -231,6 +274,20 @@ describe("several runs", () => {
         .map((cell) => cell.textContent),
     ).toEqual(["0.1", "0.5"]);
     expect(screen.queryByRole("row", { name: /^momentum/ })).toBeNull();
+  });
+
+  it("offers the other runs where only one is chosen", async () => {
+    const cockpit = await open([run("a"), run("b")], "#tab=compare");
+    await fireEvent.click(await screen.findByRole("button", { name: /^run b ?finished, loss 0.25/ }));
+    expect(cockpit.chosen).toEqual(["a", "b"]);
+  });
+
+  it("have colours of their own, also when the address is changed by hand", async () => {
+    const cockpit = await open([run("a"), run("b")]);
+    await waitFor(() => expect(cockpit.chosen).toEqual(["a"]));
+    location.hash = "#runs=a.b";
+    await waitFor(() => expect(cockpit.chosen).toEqual(["a", "b"]));
+    expect(cockpit.colourOf("a")).not.toBe(cockpit.colourOf("b"));
   });
 
   it("keeps its colour when another run leaves", async () => {
