@@ -7,6 +7,7 @@ import numpy as np
 from cockpit.instruments.chart import Axis, Bars, Chart, Floats, Guide, Line, Mark, Plot, Reading, View
 from cockpit.instruments.instrument import Instrument, Source
 from cockpit.instruments.traces import Trace, number, share, trace
+from cockpit.store.status import Texts
 
 EDGES = np.linspace(-1.5, 1.5, 31)
 
@@ -78,10 +79,8 @@ def _mean(label: str, values: Floats) -> Reading:
 
 
 def _concave(alpha: Trace) -> float:
-    bad = np.flatnonzero(np.isnan(alpha.values))
-    looked = bad[:: max(1, len(bad) // 2000)].tolist()  # a long run has a hundred thousand of them
-    concave = sum(alpha.status[k].startswith("concave") for k in looked)
-    return float(concave / max(1, len(looked)) * len(bad) / len(alpha.values))
+    counts = Texts.of(alpha.status).counts()
+    return sum(count for text, count in counts.items() if text.startswith("concave")) / len(alpha.values)
 
 
 def _outside(values: Floats) -> tuple[str, ...]:

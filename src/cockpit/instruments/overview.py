@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cockpit.instruments.screens import SCREENS
-from cockpit.instruments.shelf import all_instruments
+from cockpit.instruments.shelf import all_instruments, all_screens
 from cockpit.store.run import Run
 
 EVENTS = 200
@@ -85,7 +84,7 @@ def run_page(run: Run, id: str) -> dict[str, Any]:
                     for row in screen.rows
                 ],
             }
-            for screen in SCREENS
+            for screen in all_screens()
         ],
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import warnings
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -12,6 +13,7 @@ from importlib.metadata import entry_points
 from cockpit import instruments
 from cockpit.errors import CockpitError
 from cockpit.instruments.instrument import Instrument
+from cockpit.instruments.screens import SCREENS, Column, Screen
 from cockpit.naming import snake_case
 
 
@@ -32,6 +34,17 @@ def all_instruments() -> dict[str, Instrument]:
         except Exception as failure:  # one broken plugin must not take the others with it
             warnings.warn(f"the instrument {point.name!r} could not be loaded: {failure!r}", stacklevel=2)
     return found
+
+
+@cache
+def all_screens() -> tuple[Screen, ...]:
+    """Return the screens; instruments of plugins, which stand on none, follow on the auxiliary one."""
+    placed = {
+        name for screen in SCREENS for row in screen.rows for column in row for name in column.instruments
+    }
+    more = [Column(one.title, (name,)) for name, one in all_instruments().items() if name not in placed]
+    rows = tuple(tuple(more[k : k + 3]) for k in range(0, len(more), 3))
+    return tuple(replace(s, rows=s.rows + rows) if s.name == "secondary" else s for s in SCREENS)
 
 
 def instrument(name: str) -> Instrument:

@@ -22,8 +22,8 @@ from matplotlib.patches import Rectangle
 from cockpit.errors import CockpitError
 from cockpit.instruments.chart import Axis, Chart, Plot, View
 from cockpit.instruments.instrument import Source
-from cockpit.instruments.screens import SCREENS, Screen
-from cockpit.instruments.shelf import all_instruments
+from cockpit.instruments.screens import Screen
+from cockpit.instruments.shelf import all_instruments, all_screens
 from cockpit.render.extent import Reach, pinned
 from cockpit.render.figure_axes import text_width
 from cockpit.render.figure_layout import (
@@ -222,10 +222,10 @@ def chosen(instruments: str | Iterable[str] | None) -> list[str]:
 
 def screen_named(name: str) -> Screen:
     """Return a screen by its name."""
-    for screen in SCREENS:
+    for screen in all_screens():
         if screen.name == name:
             return screen
-    raise CockpitError(_unknown("screen", name, [screen.name for screen in SCREENS]))
+    raise CockpitError(_unknown("screen", name, [screen.name for screen in all_screens()]))
 
 
 def instruments_of(screen: Screen | None) -> list[str]:

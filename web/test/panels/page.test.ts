@@ -104,7 +104,7 @@ describe("the page", () => {
     vi.useFakeTimers();
     try {
       const runs = [run("a", { status: "running" })];
-      render(App, { cockpit: new Cockpit({ ...fakeApi(runs, asked), live: true }) });
+      render(App, { cockpit: new Cockpit({ ...fakeApi(runs, asked), live: true, runs: async () => [...runs] }) });
       await vi.advanceTimersByTimeAsync(100);
       expect(screen.queryAllByText("running")).not.toHaveLength(0);
       runs[0] = run("a", { status: "interrupted" });
