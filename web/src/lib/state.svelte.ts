@@ -10,8 +10,9 @@ import { after, before, union } from "./steps";
 import { listen } from "./ticks";
 import { trouble } from "./trouble.svelte";
 
-/** What need not follow the time bar's every movement waits until it rests; but a replay never rests, so not for ever. */
+/** What need not follow the time bar's every movement waits until it rests, but a replay never does: not for ever. */
 const REST_MS = 200;
+const HELD_REST_MS = 600;
 const LAG_MS = 1500;
 
 /** Browsers refuse more than a few changes of the address in a second. */
@@ -121,7 +122,7 @@ export class Cockpit {
         left = null;
         this.#settled = step;
       };
-      const patience = this.held ? REST_MS : Math.min(REST_MS, left + LAG_MS - performance.now());
+      const patience = this.held ? HELD_REST_MS : Math.min(REST_MS, left + LAG_MS - performance.now());
       const timer = setTimeout(settle, Math.max(0, patience));
       return () => clearTimeout(timer);
     });
