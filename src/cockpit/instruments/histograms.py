@@ -108,4 +108,4 @@ def _taken(series: Series, name: str, place: int) -> Moment:
 
 
 def _none(name: str) -> Moment:
-    raise Missing(f'This run has no "{name}" yet.')
+    raise Missing(f'This run has no "{name}" so far.')

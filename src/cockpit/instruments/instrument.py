@@ -129,13 +129,13 @@ class Instrument(ABC):
 def _missing(names: list[str]) -> str:
     """Say what was not recorded, and what to write to have it."""
     if names == ["learning_rate"]:
-        return 'This run has no "learning_rate" yet. It comes by itself with the first watched step.'
+        return 'This run has no "learning_rate" so far. It comes by itself with the first watched step.'
     listed = " and ".join(f'"{name}"' for name in names)
     preset = next((preset for preset, members in PRESETS.items() if set(names) <= set(members)), None)
     use = (
         f'Cockpit(config="{preset}")' if preset else f"Cockpit(quantities=[{', '.join(map(repr, names))}, …])"
     )
-    return f"This run has no {listed} yet. To record it: {use}."
+    return f"This run has no {listed} so far. To record it: {use}."
 
 
 def _sections(instrument: Instrument) -> tuple[str, str]:
