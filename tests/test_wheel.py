@@ -149,4 +149,4 @@ def test_an_installed_wheel_serves_the_page_without_node_and_torch(installed: Pa
 def test_extras_are_named_in_the_metadata(installed: Path) -> None:
     (site,) = installed.glob("lib/python*/site-packages")
     (found,) = importlib.metadata.distributions(name="cockpit-debugger", path=[str(site)])
-    assert {"plot", "terminal", "notebook"} <= set(found.metadata.get_all("Provides-Extra") or [])
+    assert {"plot", "video", "notebook"} <= set(found.metadata.get_all("Provides-Extra") or [])
