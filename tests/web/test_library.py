@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import time
@@ -12,6 +13,7 @@ import pytest
 from cockpit.errors import CockpitError
 from cockpit.store.record import Record
 from cockpit.store.writer import Writer
+from cockpit.testing.runs import fake_run
 from cockpit.web import library as module
 from cockpit.web.library import Library
 
@@ -165,3 +167,25 @@ def test_a_thousand_runs_are_looked_at_quickly(tmp_path: Path, made: Path) -> No
     begun = time.perf_counter()
     assert len(library.sequences()) == 50
     assert time.perf_counter() - begun < 0.1
+
+
+def test_the_newest_run_is_read_ahead(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        fake_run(tmp_path / name, steps=30, parameters=2)
+    os.utime(tmp_path / "old", (1, 1))
+    library = Library([tmp_path])
+    assert library.memory.size == 0
+    library.read_newest()
+    size = library.memory.size
+    assert size > 0
+    newest = next(e.run for e in library.entries().values() if e.name == "new")
+    assert newest is not None
+    newest.series("loss")
+    assert library.memory.size == size, "it is there already"
+
+
+def test_reading_ahead_of_nothing_or_rubbish_is_no_matter(tmp_path: Path) -> None:
+    Library([tmp_path]).read_newest()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.db").write_bytes(b"rubbish")
+    Library([tmp_path]).read_newest()

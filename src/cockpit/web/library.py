@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Lock
 
 from cockpit.errors import CockpitError
+from cockpit.instruments.screens import SCREENS
+from cockpit.instruments.shelf import instrument
 from cockpit.store.cached import CachedRun
 from cockpit.store.database import FILE
 from cockpit.store.folder import logs_folder
@@ -72,6 +74,18 @@ class Library:
             except Exception:  # deleted a moment ago, or damaged
                 continue
         return found
+
+    def read_newest(self) -> None:
+        """Read what the first screen of the newest run needs, so that it is in memory when somebody asks."""
+        try:
+            runs = [entry.run for entry in self.entries().values() if entry.run is not None]
+            run = max(runs, key=lambda one: one.path.stat().st_mtime, default=None)
+            if run is None:
+                return
+            for name in (name for row in SCREENS[0].rows for column in row for name in column.instruments):
+                instrument(name).chart(run)
+        except Exception:  # whoever asks will be told
+            return
 
     def _search(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}

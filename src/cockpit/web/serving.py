@@ -89,6 +89,7 @@ class Serving:
 
     def run(self) -> None:
         """Answer until Ctrl-C."""
+        self._look_ahead()
         try:
             self._server.run(self._sockets)
         except KeyboardInterrupt:  # uvicorn has ended everything and raises it once more
@@ -98,6 +99,7 @@ class Serving:
 
     def start(self) -> None:
         """Answer in a thread that ends with the process, or with `stop`."""
+        self._look_ahead()
         self._thread = threading.Thread(
             target=self._server.run, args=(self._sockets,), name="cockpit-server", daemon=True
         )
@@ -120,6 +122,10 @@ class Serving:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+    def _look_ahead(self) -> None:
+        """Read the newest run while the browser starts: a page of a million steps is then there at once."""
+        threading.Thread(target=self.library.read_newest, name="cockpit-look-ahead", daemon=True).start()
 
     def _close(self) -> None:
         for one in self._sockets:
