@@ -7,6 +7,7 @@ out, they fit side by side into one block, which one kernel reduces.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from cockpit.engine.binning import Grid
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.histograms import Histogram1d
 from cockpit.engine.parts import Dense
-from cockpit.engine.reduction import Directions
+from cockpit.engine.reduction import Directions, reductions
 from cockpit.engine.statistics import Norm2, Projection, Statistic
 
 LARGEST = 8192
@@ -28,12 +29,17 @@ Asked = tuple[ExampleGradients, tuple[Statistic, ...], Directions]
 class Bunch:
     """The parameters that wait, with what is asked of them."""
 
+    failure: ClassVar[BaseException | None] = None
+    """Why the kernel does not run here (a compiler that does not take it); from then on nobody waits."""
+
     def __init__(self) -> None:
         self._waiting: dict[tuple[tuple[Statistic, ...], int], list[Asked]] = {}
 
     def takes(self, g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions) -> bool:
         """Let a parameter wait, if it is one that can; return whether it does."""
         part = g.parts[0]
+        if Bunch.failure is not None:
+            return False
         if not g.fast or len(g.parts) != 1 or not isinstance(part, Dense) or g.parameter.numel() > LARGEST:
             return False
         if part.gradients.dtype is not torch.float32 or not kernels.runs_on(part.gradients):
@@ -56,7 +62,16 @@ class Bunch:
         """Yield (parameter, statistic, value) of all that waited."""
         waiting, self._waiting = self._waiting, {}
         for (statistics, _), asked in waiting.items():
-            yield from _reduced(statistics, asked)
+            try:
+                found = list(_reduced(statistics, asked))
+            except Exception as failure:  # each by itself, then
+                Bunch.failure = failure
+                found = [
+                    (g.name, *one)
+                    for g, _, directions in asked
+                    for one in reductions(g, statistics, directions)
+                ]
+            yield from found
 
 
 def _reduced(

@@ -80,3 +80,20 @@ def test_what_does_not_wait(device: torch.device) -> None:
     double = ExampleGradients("d", small.parameter, (Dense(small.parts[0].dense(0, 4).double()),))
     assert not bunch.takes(double, [Norm2()], {})
     assert list(bunch.reductions()) == []
+
+
+def test_a_kernel_that_does_not_run_costs_nothing_but_time(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(kernels, "segment_statistics", refuse)
+    monkeypatch.setattr(Bunch, "failure", None)
+    bunch, g = Bunch(), asked(device, 5, 1)
+    assert bunch.takes(g, [Norm2()], {})
+    ((name, statistic, value),) = bunch.reductions()
+    assert (name, statistic) == (g.name, Norm2())
+    torch.testing.assert_close(value.double(), g.norm2().double(), rtol=1e-5, atol=0)
+    assert isinstance(Bunch.failure, RuntimeError)
+    assert not bunch.takes(g, [Norm2()], {}), "it is not tried again"
