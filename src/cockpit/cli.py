@@ -1,4 +1,4 @@
-"""The command ``cockpit``: list, show, plot, export and import runs; start the demo, the doctor and the benchmark.
+"""The command ``cockpit``: run a script under watch; list, show, plot, export and import runs; demo, doctor, benchmark.
 
 Each verb is a few lines over a library call. Verbs that need torch run in a child process, so that the
 command itself starts fast and reads runs on machines without a working torch.
@@ -26,10 +26,12 @@ from cockpit.store.run import Run, find_runs
 from cockpit.version import __version__
 
 CHILDREN = {
-    "bench": "measure what watching costs on a model of yours, on this machine",
-    "demo": "train a small network under watch, to have a run to look at",
-    "doctor": "check the environment and what can be measured in it",
+    "run": ("cockpit.launch", "run a training script as python would, and watch it"),
+    "bench": ("cockpit.bench", "measure what watching costs on a model of yours, on this machine"),
+    "demo": ("cockpit.demo", "train a small network under watch, to have a run to look at"),
+    "doctor": ("cockpit.doctor", "check the environment and what can be measured in it"),
 }
+"""Verbs that are processes of their own: the package that is started, and what it does."""
 TEXT_FORMATS = {"csv": to_csv, "jsonl": to_jsonl, "original": to_original}
 
 
@@ -154,7 +156,7 @@ def _parser() -> Parser:
     verb.add_argument(
         "--run", metavar="NAME|FOLDER", help="name of the run, or its folder (default: a name like the log's)"
     )
-    for name, text in CHILDREN.items():
+    for name, (_, text) in CHILDREN.items():
         verbs.add_parser(name, help=text, add_help=False)
     return parser
 
@@ -169,8 +171,12 @@ def _verb(verbs: Any, name: str, call: Any, text: str) -> argparse.ArgumentParse
 
 
 def _child(name: str, arguments: list[str]) -> int:
-    """Run ``python -m cockpit.<name>`` and return its exit status."""
-    child = subprocess.Popen([sys.executable, "-m", f"cockpit.{name}", *arguments])
+    """Run the package of a verb with ``python -m`` and return its exit status."""
+    command = [sys.executable, "-m", CHILDREN[name][0], *arguments]
+    if name == "run" and os.name == "posix":
+        # the script gets every signal itself, and its own end is that of the command
+        os.execv(sys.executable, command)
+    child = subprocess.Popen(command)
     try:
         status = child.wait()
     except KeyboardInterrupt:  # the child got the signal too and ends in its own way

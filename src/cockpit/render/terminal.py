@@ -67,6 +67,13 @@ class Terminal:
         self._drawn = (len(lines), *now)
         self.write(begin + "".join(f"{self._styled(line)}\x1b[K\n" for line in lines) + "\x1b[J")
 
+    def erase(self) -> None:
+        """Take away the lines drawn, and nothing above them; after a resize some of them may stay."""
+        drawn = self._drawn[0]
+        if drawn:
+            self._drawn = (0, 0, 0)
+            self.write(f"\x1b[{drawn}A\r\x1b[J")
+
     def write(self, text: str) -> None:
         """Write text at once; characters that the stream does not know become question marks."""
         if self.failure or self._stream is None:

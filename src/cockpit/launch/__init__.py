@@ -1,0 +1,1 @@
+"""What ``cockpit run`` starts: an unmodified training script, watched."""

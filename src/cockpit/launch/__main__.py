@@ -1,0 +1,7 @@
+"""``python -m cockpit.launch``."""
+
+import sys
+
+from cockpit.launch.command import main
+
+sys.exit(main())
