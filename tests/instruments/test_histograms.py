@@ -60,7 +60,7 @@ def test_few_questions_in_a_long_run() -> None:
 
 def test_none_at_all() -> None:
     for step in (None, 3):
-        with pytest.raises(Missing, match='no "h" yet'):
+        with pytest.raises(Missing, match='no "h" so far'):
             moment(Steps([]), "h", "", step)  # type: ignore[arg-type]
 
 

@@ -33,6 +33,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(Cockpit, "__init__", Cockpit.__init__)
     steps = sys.modules["torch.optim.optimizer"]  # torch.optim does not have it as an attribute
     monkeypatch.setattr(steps, "_global_optimizer_post_hooks", OrderedDict())
+    # other tests have imported it; a script that has is left alone
+    monkeypatch.delitem(sys.modules, "cockpit.legacy.cockpit", raising=False)
     begun: list[Watching] = []
 
     def make() -> Watching:
