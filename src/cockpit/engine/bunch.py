@@ -23,7 +23,7 @@ from cockpit.engine.statistics import Norm2, Projection, Statistic
 LARGEST = 8192
 """Numbers in a parameter that waits."""
 
-Asked = tuple[ExampleGradients, tuple[Statistic, ...], Directions]
+Asked = tuple[ExampleGradients, Directions]
 
 
 class Bunch:
@@ -55,7 +55,7 @@ class Bunch:
         if any(isinstance(directions[s][1], Tensor) for s in projections):
             return False
         key = (tuple(statistics), g.examples)
-        self._waiting.setdefault(key, []).append((g, tuple(statistics), directions))
+        self._waiting.setdefault(key, []).append((g, directions))
         return True
 
     def reductions(self) -> Iterator[tuple[str, Statistic, Tensor]]:
@@ -67,9 +67,7 @@ class Bunch:
             except Exception as failure:  # each by itself, then
                 Bunch.failure = failure
                 found = [
-                    (g.name, *one)
-                    for g, _, directions in asked
-                    for one in reductions(g, statistics, directions)
+                    (g.name, *one) for g, directions in asked for one in reductions(g, statistics, directions)
                 ]
             yield from found
 
@@ -77,11 +75,11 @@ class Bunch:
 def _reduced(
     statistics: tuple[Statistic, ...], asked: list[Asked]
 ) -> Iterator[tuple[str, Statistic, Tensor]]:
-    gradients = [g.parts[0].dense(0, g.examples).flatten(1) for g, _, _ in asked]
+    gradients = [g.parts[0].dense(0, g.examples).flatten(1) for g, _ in asked]
     sizes = tuple(g.shape[1] for g in gradients)
     projections = [s for s in statistics if isinstance(s, Projection)]
     histogram = next((s for s in statistics if isinstance(s, Histogram1d)), None)
-    vectors = [_side_by_side([directions[s] for _, _, directions in asked]) for s in projections]
+    vectors = [_side_by_side([directions[s] for _, directions in asked]) for s in projections]
     norm2, dots, counts = kernels.segment_statistics(
         torch.cat(gradients, 1), sizes, vectors, None if histogram is None else histogram.grid
     )
@@ -89,7 +87,7 @@ def _reduced(
     if histogram is not None and counts is not None:
         values[histogram] = counts
     for statistic in statistics:
-        for (g, _, _), value in zip(asked, values[statistic].unbind(0), strict=True):
+        for (g, _), value in zip(asked, values[statistic].unbind(0), strict=True):
             yield g.name, statistic, value
 
 

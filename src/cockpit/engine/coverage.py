@@ -267,20 +267,17 @@ class Examination:
         except Exception:
             return False
         off = float((found - wide(truth)).norm())
-        if off > max(self._relative(truth) * scale, self._nothing(truth)):
+        rounding, nothing = self._tolerated(truth, scale)
+        if off > max(rounding, nothing):
             return False
-        if not scale or off > self._relative(truth) * scale:
+        if not scale or off > rounding:
             self.unproven.add(g.name)
         return True
 
-    def _relative(self, truth: Tensor) -> float:
-        return TOLERANCE.get(self._precision(truth), 0.1)
-
-    def _nothing(self, truth: Tensor) -> float:
-        return NOTHING.get(self._precision(truth), 1e-2) * self.norm
-
-    def _precision(self, truth: Tensor) -> torch.dtype:
-        return self.dtype if truth.dtype is torch.float32 else truth.dtype
+    def _tolerated(self, truth: Tensor, scale: float) -> tuple[float, float]:
+        """Return how far a gradient may be off by its own rounding, and what is rounding of the whole gradient."""
+        dtype = self.dtype if truth.dtype is torch.float32 else truth.dtype
+        return TOLERANCE.get(dtype, 0.1) * scale, NOTHING.get(dtype, 1e-2) * self.norm
 
     def _spread(self, names: list[str], weighted: Mapping[str, Tensor | None]) -> dict[str, Coverage]:
         """Try the rows that arrive where a parameter meets the examples."""
@@ -325,7 +322,7 @@ class Examination:
         for name, total in totals.items():
             truth = wide(weighted[name])  # type: ignore[arg-type]  # unused parameters do not come here
             scale = float(truth.norm()) + float(total.norm())
-            if float((total - truth).norm()) > max(self._relative(truth) * scale, self._nothing(truth)):
+            if float((total - truth).norm()) > max(self._tolerated(truth, scale)):
                 way = Way.LOOP  # a batching rule that is wrong; one pass for each example cannot be
         return {name: Coverage(way, reason) for name, reason in reasons.items()}
 
