@@ -15,7 +15,7 @@ from cockpit.engine.engine import LAST, MEAN, UPDATE, Engine
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.needs import Known, Need
 from cockpit.engine.statistics import Norm2, Total
-from cockpit.engine.step import Observed
+from cockpit.engine.observed import Observed
 from cockpit.errors import Gap
 from layer_check import by_autograd, filled, normal
 

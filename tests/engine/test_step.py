@@ -13,7 +13,8 @@ from cockpit.engine.histograms import Histogram1d
 from cockpit.engine.needs import Known
 from cockpit.engine.scaling import LAST, MEAN, UPDATE, Scaling
 from cockpit.engine.statistics import Norm2, SquareSum, Total
-from cockpit.engine.step import Observed, Step
+from cockpit.engine.observed import Observed
+from cockpit.engine.step import Step
 from cockpit.engine.table import Table
 from cockpit.engine.transfer import Transfer, packed
 from layer_check import normal

@@ -121,7 +121,7 @@ class Batch:
 
         That is when the next layer comes: by then autograd has summed the parameter's own gradient, too.
         """
-        self._reduce_complete()
+        self.reduce()
         names = self.plan.served_by(use.module, self._names)
         if use.refused is not None or not names or all(g is None for g in grads):
             return
@@ -149,7 +149,7 @@ class Batch:
         """Take the rows that arrive where a parameter meets the examples."""
         if name in self._done or grads[0] is None:
             return
-        self._reduce_complete()
+        self.reduce()
         try:
             rows = self._own(grads[0].detach(), Layout(), half=False)
             self._parts[name] = [spread.part(name, rows, self.keep)]
@@ -178,7 +178,13 @@ class Batch:
         inverse = torch.where(weights == 0, 0, 1 / weights)
         return grad * layout.expand(inverse, grad)
 
-    def _reduce_complete(self) -> None:
+    @property
+    def waiting(self) -> set[str]:
+        """Parameters that are complete and not reduced yet."""
+        return self._bunch.names
+
+    def reduce(self) -> None:
+        """Reduce the parameters that are complete; small ones may wait for the end."""
         complete, self._complete = self._complete, []
         for name in complete:
             try:
@@ -209,9 +215,8 @@ class Batch:
         self._held_bytes += needed
         if self._held_bytes <= self.memory:
             return True
-        text = f"too_large: more than {self.memory / 2**20:.0f} MiB would have to be kept until the optimiser has moved"
         for statistic in self.late:
-            self.table.void(statistic, f"{text}; Cockpit(memory=…) allows more")
+            self.table.void(statistic, too_large(self.memory))
         self.late = []
         self.held.clear()
         return False
@@ -254,9 +259,9 @@ class Batch:
 
     def end(self) -> None:
         """Reduce what is still waiting: uses that no gradient reached count for nothing."""
-        self._reduce_complete()
+        self.reduce()
         self._complete = list(self._parts)
-        self._reduce_complete()
+        self.reduce()
         self._reduce_bunch()
 
     def _reduce_bunch(self) -> None:
@@ -285,3 +290,11 @@ class Batch:
                 with torch.no_grad():
                     self.table.add(statistic, name, g.dot(vector) * factor, self.index)
         self._reduce_bunch()
+
+
+def too_large(memory: int) -> str:
+    """Say why what waits for a direction is given up."""
+    text = (
+        f"too_large: more than {memory / 2**20:.0f} MiB would have to be kept until the optimiser has moved"
+    )
+    return f"{text}; Cockpit(memory=…) allows more"

@@ -35,6 +35,11 @@ class Bunch:
     def __init__(self) -> None:
         self._waiting: dict[tuple[tuple[Statistic, ...], int], list[Asked]] = {}
 
+    @property
+    def names(self) -> set[str]:
+        """The parameters that wait."""
+        return {g.name for asked in self._waiting.values() for g, _ in asked}
+
     def takes(self, g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions) -> bool:
         """Let a parameter wait, if it is one that can; return whether it does."""
         part = g.parts[0]

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from cockpit.engine.derived import Derived, MeanNorm2, squared_lengths
 from cockpit.engine.needs import Known
+from cockpit.engine.observed import Observed
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.requests import GRADIENTS, MEAN, UPDATE, UPDATES, Requests
 from cockpit.engine.statistics import Projection, Total
-from cockpit.engine.step import Observed, Step
+from cockpit.engine.step import Step
 
 SEVERAL = "needs_full_batch: more micro-batches came than in the step before"
 Moved = dict[str, tuple[Tensor, float]]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from cockpit.engine.accumulated import Accumulated, altered
 from cockpit.engine.batch import HOLD, Batch
-from cockpit.engine.capture import Capture, Use, without_autocast
+from cockpit.engine.capture import Capture, without_autocast
 from cockpit.engine.coverage import Coverage, Plan, Way
 from cockpit.engine.derived import Separation, squared_lengths
 from cockpit.engine.ending import SEVERAL, Ending, give_up_update
@@ -28,14 +28,18 @@ from cockpit.engine.factored import Vectors
 from cockpit.engine.graph import graphs_kept
 from cockpit.engine.motion import Motion
 from cockpit.engine.needs import Known, Need
+from cockpit.engine.observed import Observed
 from cockpit.engine.plans import Plans
 from cockpit.engine.proxy import Proxy
 from cockpit.engine.ranks import Ranks
+from cockpit.engine.recorder import Recorder
+from cockpit.engine.recording import Recording
+from cockpit.engine.replay import Replay
 from cockpit.engine.requests import LAST, MEAN, UPDATE, Requests, requests
 from cockpit.engine.roster import Roster
 from cockpit.engine.spread import Spread, spreads
 from cockpit.engine.statistics import Statistic, Total
-from cockpit.engine.step import Observed, Step
+from cockpit.engine.step import Step
 from cockpit.engine.step_curvature import Curvatures
 from cockpit.engine.table import Table
 from cockpit.engine.tape import Asked, Tape
@@ -203,9 +207,14 @@ class Engine:
             for use, grads in early:
                 self._batch.receive(use, grads)
             self._meet(self._batch, losses)
-            self._open.enter_context(self.capture.receive(self._batch.receive))
-        elif step.received is not None:
-            self._open.enter_context(self.capture.receive(self._collect))
+            receive = self._batch.receive
+            if step.recording is not None:
+                receive = step.recording.noting(receive)
+            self._open.enter_context(self.capture.receive(receive))
+        elif step.replay is not None:
+            if step.replay.loose is not None:
+                self._meet(step.replay.loose.batch, losses)
+            self._open.enter_context(self.capture.receive(step.replay.receive))
 
     def _meet(self, batch: Batch, losses: Tensor | None) -> None:
         """Listen where parameters without an example axis meet the examples."""
@@ -226,7 +235,7 @@ class Engine:
 
     def _one_more(self, step: Step, own: bool) -> None:
         """Make ready for another micro-batch of the step, if one was not expected."""
-        if step.tape is not None:
+        if step.replay is not None:
             self._failures.append("a second micro-batch came unexpectedly: nothing of this step is kept")
             step.spoiled, self.usual_batches = True, None
         if step.plain:
@@ -238,11 +247,6 @@ class Engine:
             for name, (value, factor) in step.accumulated.sums().items():
                 step.table.add(Total(), name, value * factor, 0)
 
-    def _collect(self, use: Use, grads: tuple[Tensor | None, ...]) -> None:
-        assert self._step is not None
-        assert self._step.received is not None
-        self._step.received.append((use, grads))
-
     def leave(self) -> None:
         """Note that the backward pass is over."""
         step = self._step
@@ -253,28 +257,38 @@ class Engine:
             changed = self._changed(step)
             if not changed and step.entered:
                 self._cancel(step)
-            elif step.received is None or self._evaluated(step) is None:
+            elif step.replay is None or not self._replayed(step, step.replay):
                 self._end(step, self._batch, changed)
+                if step.recording is not None and not self._failures and self._plan is not None:
+                    self._record(step, self._plan, step.recording)
         self._batch = None
         self.capture.forget()
         if self._proxy is not None:
             self._proxy.remove()
 
-    def _evaluated(self, step: Step) -> Tape | None:
-        """Replay what was collected; where that is not possible, go the ordinary way with it."""
-        received, step.received = step.received or [], None
-        assert self._plan is not None
-        last = self.motion.recalled()
-        step.last_factors = {name: factor for name, (_, factor) in last.items()}
-        asked = self._asked_of(step, self._plan)
+    def _record(self, step: Step, plan: Plan, recording: Recording) -> None:
         with self._full_precision():
-            step.tape = self.tapes.evaluate(self._kind, asked, received, step.losses[-1], last)
-            if step.tape is None:
-                self._watch(step, self._plan, None, len(step.losses[-1]), begun=True)
-                assert self._batch is not None
-                for use, grads in received:
-                    self._batch.receive(use, grads)
-        return step.tape
+            self.tapes.record(self._kind, self._asked_of(step, plan), recording, step.losses[-1])
+
+    def _replayed(self, step: Step, replay: Replay) -> bool:
+        """End a replay; where it has failed, go the ordinary way with what was received, if that is all there."""
+        with self._full_precision(), torch.no_grad():
+            try:
+                replay.end(step.losses[-1])
+                return True
+            except Exception as failure:
+                self.tapes.give_up(failure)
+            step.replay = None
+            if replay.lost:
+                self._failures.append(f"replaying a step: {self.tapes.failure}: nothing of this step is kept")
+                step.spoiled = True
+                return True
+            assert self._plan is not None
+            self._watch(step, self._plan, None, len(step.losses[-1]), begun=True)
+            assert self._batch is not None
+            for use, grads in replay.received:
+                self._batch.receive(use, grads)
+        return False
 
     def cover(self, ways: Mapping[str, Coverage]) -> None:
         """Take note of how parameters are served; `coverage` is another object whenever it has changed."""
@@ -309,9 +323,9 @@ class Engine:
             step.losses.pop()
         if self._batch is not None:
             step.batches.pop()
-        if self._batch is not None or step.received is not None:
+        if self._batch is not None or step.replay is not None:
             step.table.drop()
-        step.received = None
+        step.replay = step.recording = None
         self.curvatures.cancel()
 
     def _changed(self, step: Step) -> set[str]:
@@ -328,7 +342,7 @@ class Engine:
         if step.entered and not step.looked:  # the first of several optimisers
             step.looked = True
             self.motion.look(step)
-            if step.tape is None:
+            if step.replay is None:
                 self._before_moving(step)
 
     def _before_moving(self, step: Step) -> None:
@@ -355,7 +369,7 @@ class Engine:
             return None
         rates = None if step.touched or step.gradient_versions() != step.left_gradients() else rates
         with self._full_precision(), torch.no_grad():
-            if step.tape is not None:
+            if step.replay is not None:
                 observed = self.tapes.observed(step, rates)
                 updates = self.tapes.last_update(step, rates)
                 if step.plain and rates is None:
@@ -363,6 +377,8 @@ class Engine:
             else:
                 observed, updates = Ending(step, self._asked, self.ranks, rates).observed(moved)
                 self.usual_batches = step.entered
+                if step.table.is_void(UPDATE):  # slopes at its end alone tell nothing
+                    updates = {}
             self.motion.remember({**updates, **_by_factors(step, updates)})
             observed.eigenvalues, observed.methods = self.curvatures.eigenvalues, self.curvatures.methods
             observed.variances, observed.notes = self._variances(), step.all_notes()
@@ -452,16 +468,42 @@ class Engine:
             uses = self.capture.uses()
             shapes = tuple((use.name, *(x.shape for x in use.inputs)) for use in uses)
             self._kind = (id(plan), self._asked.needs, shapes, step.plain)
-            if self.tapes.collects(self._kind, self._asked_of(step, plan), uses):
-                step.received = []
+            asked, last = self._asked_of(step, plan), self.motion.recalled()
+            step.replay = self.tapes.begin(self._kind, asked, last, partial(self._loose, step, plan, losses))
+            if step.replay is not None:
+                step.last_factors = {name: factor for name, (_, factor) in last.items()}
                 step.table.begin(examples, plan.used(step.parameters), {})
                 return
+            numbers = {id(use): k for use, k in self.capture.numbered()}
+            step.recording = self.tapes.begin_recording(self._kind, asked, uses, numbers, self._memory())
         self._watch(step, plan, losses, examples)
+
+    def _loose(self, step: Step, plan: Plan, losses: Tensor | None, tape: Tape) -> Batch:
+        """Return what evaluates the parameters that a recording does not."""
+        parameters = {name: p for name, p in step.parameters.items() if name in tape.loose}
+        batch = Batch(
+            self.capture,
+            plan,
+            parameters,
+            tape.asked.examples,
+            Table(parameters),
+            tape.asked.individual,
+            {name: (place, 1.0) for name, place in tape.last.items()},
+            [] if tape.cut else tape.asked.late,
+            step.accumulated.sum_of,
+            self.fast,
+            self._memory(),
+        )
+        if losses is not None:
+            batch.serve(losses)
+        return batch
 
     def _tapeable(self, step: Step) -> bool:
         """Say whether the step is of the simplest kind: one batch, one process, objective ours, gradients new."""
         simple = step.own and self.usual_batches == 1 and step.entered == 1 and not step.accumulated.anything
-        if self._device.type != "cuda" or (LAST in self._asked.individual and not self.motion.recalled()):
+        if not Recorder.serves(self._device) or (
+            LAST in self._asked.individual and not self.motion.recalled()
+        ):
             return False
         return simple and not self._asked.vectors and not any(s.keeps for s in self._asked.individual)
 
@@ -553,7 +595,7 @@ def _copied(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _by_factors(step: Step, updates: Mapping[str, tuple[Tensor, float]]) -> Vectors:
     """Return those multiples of the mean gradient that are smaller as factors: ``.grad`` need not be kept for them."""
-    if not step.plain or step.tape is not None or len(step.batches) != 1:
+    if not step.plain or step.replay is not None or len(step.batches) != 1:
         return {}
     found = step.batches[0].factored
     return {

@@ -1,93 +1,22 @@
-"""Step: what has been seen of a step, and what is known of it in the end."""
+"""Step: what has been seen of a step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cockpit.engine.accumulated import Accumulated
 from cockpit.engine.batch import Batch
-from cockpit.engine.capture import Use
 from cockpit.engine.curvature import wide_dtype
-from cockpit.engine.needs import Known, Need, TopEigenvalue
+from cockpit.engine.needs import Known, Need
 from cockpit.engine.ranks import Ranks
-from cockpit.engine.requests import GRADIENTS
-from cockpit.engine.scaling import Scaling
+from cockpit.engine.recording import Recording
+from cockpit.engine.replay import Replay
 from cockpit.engine.statistics import Statistic, Total
 from cockpit.engine.table import Table
-from cockpit.engine.tape import Layout, Tape
-from cockpit.engine.transfer import Transfer, packed
-
-
-@dataclass(eq=False)
-class Observed:
-    """The outcome of a step; its numbers are on their way to the host until `settle` is called."""
-
-    examples: int
-    table: Table
-    known: dict[Known, Any]
-    eigenvalues: dict[TopEigenvalue, Any] = field(default_factory=dict)
-    methods: dict[Need, Any] = field(default_factory=dict)
-    variances: dict[Need, float] = field(default_factory=dict)
-    notes: list[tuple[str, str]] = field(default_factory=list)
-    """(kind, text) of things worth an event."""
-    _sent: list[tuple[Layout, Transfer, Scaling | None]] = field(default_factory=list)
-
-    def send(self) -> None:
-        """Start the transfer of all small numbers, in one piece."""
-        numbers = self.table.numbers()
-        tensors = [t for _, _, values in numbers for t in values]
-        if self.known.get(Known.LOSSES) is not None:
-            tensors.append(self.known[Known.LOSSES])
-        if tensors:
-            self.add([(statistic, names) for statistic, names, _ in numbers], Transfer(packed(tensors)))
-
-    def add(self, layout: Layout, transfer: Transfer, scaling: Scaling | None = None) -> None:
-        """Expect numbers from a transfer: statistics in this order, and what is left are the losses."""
-        self._sent.append((layout, transfer, scaling))
-
-    @property
-    def heavy(self) -> bool:
-        """Whether it holds vectors of the model's size, which are let go as soon as possible."""
-        return bool(self.known.keys() - {Known.LOSSES})
-
-    @property
-    def arrived(self) -> bool:
-        """Whether `settle` would not wait."""
-        return all(transfer.arrived for _, transfer, _ in self._sent)
-
-    def settle(self) -> None:
-        """Take the numbers as they arrive on the host, and note what is not finite."""
-        for layout, transfer, scaling in self._sent:
-            arrays = transfer.stacks([len(names) for _, names in layout])
-            for (statistic, names), values in zip(layout, arrays, strict=False):
-                self.table.settle(statistic, names, values)
-            if len(arrays) > len(layout):
-                self.known[Known.LOSSES] = torch.from_numpy(arrays[-1])
-            if scaling is not None:
-                scaling.apply(self.table)
-        self._sent.clear()
-        self.notes += self._nonfinite()
-
-    def _nonfinite(self) -> list[tuple[str, str]]:
-        notes = []
-        losses = self.known.get(Known.LOSSES)
-        if losses is not None and not np.isfinite(losses := losses.numpy()).all():
-            bad = np.flatnonzero(~np.isfinite(losses)).tolist()
-            text = f"{len(bad)} of the losses are NaN or infinite: examples {bad[:8]}"
-            notes.append(("nonfinite_loss", text))
-        if self.table.has(GRADIENTS):
-            names, lengths = self.table.stacked(GRADIENTS)
-            if not isfinite(lengths.sum()):
-                infinite = [name for name, x in zip(names, lengths.tolist(), strict=True) if not isfinite(x)]
-                text = f"NaN or infinite gradients in {len(infinite)} parameters: {infinite[:8]}"
-                notes.append(("nonfinite_gradient", text))
-        return notes
 
 
 @dataclass(eq=False)
@@ -102,9 +31,10 @@ class Step:
     losses: list[Tensor] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
-    received: list[tuple[Use, tuple[Tensor | None, ...]]] | None = None
-    """Output gradients that are only collected, where the step is replayed from a recording."""
-    tape: Tape | None = None
+    replay: Replay | None = None
+    """The recording that evaluates the step, where there is one."""
+    recording: Recording | None = None
+    """Notes of the step, where it is to be recorded."""
     last_factors: dict[str, float] = field(default_factory=dict)
     """The factors of the step before, of which a recording knows the vectors."""
     own: bool = False

@@ -86,6 +86,10 @@ class Table:
         """Give up one statistic for this step."""
         self._void[statistic] = reason
 
+    def is_void(self, statistic: Statistic) -> bool:
+        """Say whether a statistic was given up."""
+        return statistic in self._void
+
     def add(self, statistic: Statistic, name: str, value: Tensor, batch: int | None = None) -> None:
         """Enter an answer of a micro-batch (the present one unless said otherwise)."""
         cell = self._cells.setdefault(statistic, {}).setdefault(name, [])
@@ -178,6 +182,35 @@ class Table:
     def settle(self, statistic: Statistic, names: tuple[str, ...], values: npt.NDArray[np.float64]) -> None:
         """Take a statistic's numbers as they arrived on the host, [P, …]."""
         self._stacked[statistic] = (names, values)
+
+    def settle_more(
+        self, statistic: Statistic, names: tuple[str, ...], values: npt.NDArray[np.float64]
+    ) -> None:
+        """Take numbers of further parameters; all are then in the order of the parameters."""
+        known, others = self._stacked.get(statistic, ((), values[:0]))
+        rows = dict(zip((*known, *names), (*others, *values), strict=True))
+        order = tuple(name for name in self.parameters if name in rows)
+        self._stacked[statistic] = (order, np.stack([rows[name] for name in order]))
+
+    @property
+    def gaps(self) -> dict[str, str]:
+        """Parameters whose individual gradients are missing, and why."""
+        return self._gaps
+
+    def frame(self) -> tuple[set[str], dict[str, str], dict[Statistic, str]]:
+        """Return what steps must have in common to be told together: who took part, and what is missing."""
+        return self._used, self._gaps, self._void
+
+    def emptied(self) -> Table:
+        """Return a table with the same frame and no numbers."""
+        table = Table(self.parameters)
+        table._used, table._gaps, table._void = self.frame()
+        return table
+
+    def take(self, stretch: Table, which: int | slice) -> None:
+        """Take the numbers of one step, or of some, from those of a stretch of steps, [S, P, …]."""
+        for statistic, (names, values) in stretch._stacked.items():
+            self._stacked[statistic] = (names, values[which])
 
     def by_parameter(self, statistic: Statistic) -> dict[str, Tensor]:
         """Return the statistic of every parameter that has one."""

@@ -1,40 +1,40 @@
-"""Tape: a step's statistics recorded once as a CUDA graph and replayed from then on.
+r"""Tape: the evaluation of a step, recorded once and replayed at the next ones in a few launches.
 
-Small models leave a GPU idle between launches, and every statistic is some launches more. So once the same step has
-been seen a few times, its whole evaluation, written as for any device, is captured into a CUDA graph: a watched step
-then copies the layers' inputs and output gradients into fixed places and launches one graph, whatever the number of
-layers. What is recorded is the ordinary evaluation (`Batch`, `Table`), so the numbers are the same.
+The evaluation of a step is the same sequence of kernels every time, and for small models launching them takes far
+longer than running them; for large ones the host takes longer to say what is to be done than the device to do it.
+Everything whose address changes from step to step (layers' inputs, output gradients, ``.grad``, losses) is copied to
+fixed places (`cockpit.engine.recording`), from which CUDA graphs read it. Parameters lie where they lay.
 
-Used where everything comes from layer formulas in one micro-batch of one process, objective our own, and the copies
-fit into ``LIMIT``; anything else, and anything that cannot be captured, goes the ordinary way.
+Only the simplest kind of step is replayed: one micro-batch, one process, the objective the mean of the losses,
+gradients cleared before. Then ``.grad`` is the mean gradient. Anything else, and anything that cannot be captured,
+goes the ordinary way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from cockpit.engine.batch import Batch
-from cockpit.engine.capture import Capture, Use
-from cockpit.engine.coverage import Plan, Way
+from cockpit.engine.capture import Capture
+from cockpit.engine.coverage import Plan
 from cockpit.engine.derived import Derived, Folded, MeanNorm2, Separation, is_curved, squared_lengths
 from cockpit.engine.histograms import Histogram
-from cockpit.engine.requests import GRADIENTS, UPDATE, UPDATES
+from cockpit.engine.parts import wide
+from cockpit.engine.recorder import Recorder
+from cockpit.engine.recording import Recording, Segment
+from cockpit.engine.requests import GRADIENTS, LAST, UPDATE, UPDATES
 from cockpit.engine.statistics import Quantiles, Statistic, Total
 from cockpit.engine.table import Table
 from cockpit.engine.transfer import Packed, packed
 
-LIMIT = 64 * 2**20
-"""How many bytes of inputs and output gradients may be copied for a step."""
-REPEATS = 2
-"""How often a step must have come before it is recorded."""
-
-Received = Sequence[tuple[Use, tuple[Tensor | None, ...]]]
 Layout = list[tuple[Statistic, tuple[str, ...]]]
 """Which statistics of which parameters are packed, in order."""
+Numbers = tuple[Layout, Packed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +51,12 @@ class Asked:
     @property
     def possible(self) -> bool:
         """Whether such a step may be recorded at all."""
-        if next(iter(self.parameters.values())).device.type != "cuda" or not self.plan.checked:
+        device = next(iter(self.parameters.values())).device
+        if not Recorder.serves(device) or not self.plan.checked:
             return False
-        if any(isinstance(s, Quantiles) for s in self.statistics):  # picks elements by their values
-            return False
-        return not any(c.way.past_layers or c.way is Way.NONE for c in self.plan.ways.values())
+        return not any(
+            isinstance(s, Quantiles) for s in self.statistics
+        )  # which pick elements by their values
 
     @property
     def eager(self) -> list[Statistic]:
@@ -67,143 +68,167 @@ class Asked:
         """What comes from the recording."""
         return [s for s in self.statistics if not is_curved(s)]
 
+    @property
+    def individual(self) -> list[Statistic]:
+        """What is reduced from individual gradients as they come."""
+        late = (UPDATE, Total())
+        return [s for s in self.recorded if s.individual and not isinstance(s, Folded) and s not in late]
+
+    @property
+    def late(self) -> list[Statistic]:
+        """What waits until the optimiser has moved."""
+        return [UPDATE] if UPDATE in self.statistics and not self.plain else []
+
+    @property
+    def sums(self) -> bool:
+        """Whether sums of gradients are wanted, as large as the parameters."""
+        derived = [s for s in self.statistics if isinstance(s, Derived) and not isinstance(s, MeanNorm2)]
+        return any(Total() in s.sources for s in derived)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the step taken is wanted in some form."""
+        return bool({UPDATE, UPDATES} & set(self.statistics))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the step before, or the parameters before the step, have to be kept."""
+        return self.moves or LAST in self.statistics
+
 
 class Tape:
     """One recorded step; ``last`` are the places where the step before is kept, shared by all tapes of a model."""
 
     def __init__(
-        self, asked: Asked, capture: Capture, received: Received, losses: Tensor, last: dict[str, Tensor]
-    ):
-        self.asked, self.last = asked, last
-        device = losses.device
-        self._constants = [s.constants(device) for s in asked.statistics if isinstance(s, Histogram)]
+        self,
+        asked: Asked,
+        capture: Capture,
+        recording: Recording,
+        losses: Tensor,
+        last: dict[str, Tensor],
+        recorder: Recorder,
+    ) -> None:
+        self.asked, self.last, self.order = asked, last, recording.order
+        self.segments, self.loose = recording.segments, recording.loose
+        self.cut = not recording.whole
+        """Whether segments share their places, so that nothing of them is left when the optimiser moves."""
         self.addresses = [p.data_ptr() for p in asked.parameters.values()]
-        live = self._live(received, losses)
-        if sum(t.numel() * t.element_size() for t in live) > LIMIT:
-            raise ValueError("more than may be copied")
-        self._places = [torch.empty_like(t, memory_format=torch.preserve_format) for t in live]
-        kinds: dict[torch.dtype, list[int]] = {}
-        for k, t in enumerate(live):
-            kinds.setdefault(t.dtype, []).append(k)
-        self._groups = list(kinds.values())
-        numbers = {id(use): k for use, k in capture.numbered()}
-        places, moved = iter(self._places), []
-        for use, grads in received:
-            there = use.at([next(places) for _ in use.inputs])
-            moved.append((there, tuple(None if g is None else next(places) for g in grads)))
-            numbers[id(there)] = numbers[id(use)]
-        self._uses = [use for use, _ in moved]
-        self._batch = self._new_batch(capture, numbers)
-        self.graph, self.after = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            for use, grads in moved:
-                self._batch.receive(use, grads)
-            self._batch.end()
-            self.layout, self.pack = self._evaluated(self._places[-1])
-        self.after_layout: Layout = []
-        self.after_pack: Packed | None = None
-        if not asked.plain and self._moves:
-            with (
-                torch.no_grad(),
-                torch.cuda.graph(self.after, self.graph.pool(), capture_error_mode="thread_local"),
-            ):
-                self.after_layout, self.after_pack = self._evaluated_after()
+        self.constants = [s.constants(losses.device) for s in asked.statistics if isinstance(s, Histogram)]
+        self.losses = torch.empty_like(losses)
+        parameters = {n: p for n, p in asked.parameters.items() if n not in self.loose}
+        self.table = Table(parameters)
+        self._batch = Batch(
+            capture,
+            asked.plan,
+            parameters,
+            asked.examples,
+            self.table,
+            asked.individual,
+            {name: (place, 1.0) for name, place in last.items()},
+            [] if self.cut else asked.late,
+            self._sum_of,
+        )
+        self._batch.numbers = {
+            id(use): k for s in self.segments for (use, _), k in zip(s.calls, s.numbers, strict=True)
+        }
+        self._lengths: dict[str, Tensor] = {}
+        self.segment_replays: list[Callable[[], None]] = []
+        if self.cut:
+            self.segment_replays = [recorder.record(partial(self._evaluate, s))[0] for s in self.segments]
+        self.end, (self.layout, self.pack) = recorder.record(self._ended)
+        self.after: Callable[[], None] | None = None
+        self._after_numbers: Numbers | None = None
+        if asked.moves and not asked.plain:
+            self.after, self._after_numbers = recorder.record(self._moved)
 
-    @property
-    def _moves(self) -> bool:
-        return bool({UPDATE, UPDATES} & set(self.asked.statistics))
+    def _sum_of(self, name: str) -> tuple[Tensor, float]:
+        place = next(s.names[name] for s in self.segments if name in s.names)
+        return wide(place), float(self.asked.examples)
 
-    def _new_batch(self, capture: Capture, numbers: dict[int, int]) -> Batch:
-        a = self.asked
-        late = [] if a.plain or UPDATE not in a.statistics else [UPDATE]
-        now = [
-            s
-            for s in a.recorded
-            if s.individual and not isinstance(s, Folded) and s is not UPDATE and s != UPDATE
-        ]
-        now = now if Total() in now else [*now, Total()]
-        self.table = Table(a.parameters)
-        last = {name: (place, 1.0) for name, place in self.last.items()}
-        batch = Batch(capture, a.plan, a.parameters, a.examples, self.table, now, last, late)
-        batch.numbers = numbers
-        return batch
+    def _evaluate(self, segment: Segment) -> None:
+        """Evaluate what is known when a segment is complete."""
+        for use, grads in segment.calls:
+            self._batch.receive(use, grads)
+        self._batch.reduce()
+        gradients = {name: wide(place) for name, place in segment.names.items()}
+        self._lengths.update(zip(gradients, squared_lengths(list(gradients.values())), strict=True))
+        if self.asked.sums:
+            for name, gradient in gradients.items():
+                self.table.add(Total(), name, gradient * self.asked.examples)
+        if self.cut:  # their places are used again; parameters that wait have their own
+            self._remember(segment, [name for name in gradients if name not in self._batch.waiting])
 
-    def _evaluated(self, losses: Tensor) -> tuple[Layout, Packed]:
+    def _remember(self, segment: Segment, names: Sequence[str]) -> None:
+        """Keep the gradient, of which the coming step is a multiple."""
+        if self.asked.plain and UPDATE in self.asked.statistics and names:
+            torch._foreach_copy_([self.last[name] for name in names], [segment.names[name] for name in names])
+
+    def _ended(self) -> Numbers:
         """Evaluate everything that is known before the optimiser moves."""
-        a, table, n = self.asked, self.table, self.asked.examples
-        table.close(self._batch.statistics)
+        a, table = self.asked, self.table
+        if not self.cut:
+            self._evaluate(self.segments[0])
+        waiting = set(self._batch.waiting)
+        self._batch.end()
+        table.close([*self._batch.statistics, *([Total()] if a.sums else [])])
         if set(table.covered) != table.used:
-            raise RuntimeError("a layer's formula failed")
-        totals = table.by_parameter(Total())
-        squares = dict(zip(totals, squared_lengths(list(totals.values())), strict=True))
-        mean2 = {name: x / n**2 for name, x in squares.items()}
-        zero = torch.zeros_like(next(iter(mean2.values())))
+            raise RuntimeError(f"a layer's formula failed: {table.gaps}")
+        zero = torch.zeros_like(next(iter(self._lengths.values())))
         for s in a.recorded:
             if isinstance(s, MeanNorm2):
-                table.enter(s, mean2)
+                table.enter(s, self._lengths)
             elif isinstance(s, Derived):
-                table.derive(s, n)
+                table.derive(s, a.examples)
             elif s == GRADIENTS:
-                table.enter(s, {name: mean2.get(name, zero) for name in a.parameters}, everywhere=True)
+                known = [name for name in a.parameters if name not in self.loose]
+                table.enter(s, {n: self._lengths.get(n, zero) for n in known}, everywhere=True)
             elif isinstance(s, Separation):
                 names = [name for name in a.parameters if name in s.origin]
                 now = [a.parameters[name].detach() for name in names]
                 lengths = squared_lengths(now, [s.origin[name] for name in names])
                 table.enter(s, dict(zip(names, lengths, strict=True)), everywhere=True)
-        if self._moves:
-            names, values = (list(totals), list(totals.values())) if a.plain else (list(a.parameters), [])
-            if not a.plain:
-                values = [p.detach() for p in a.parameters.values()]  # kept until the optimiser has moved
-            torch._foreach_copy_([self.last[name] for name in names], values)
-        return self._packed([losses])
+        for segment in self.segments:
+            self._remember(segment, [n for n in segment.names if n in waiting or not self.cut])
+        if a.moves and not a.plain:  # the parameters before the step
+            now = [p.detach() for p in a.parameters.values()]
+            torch._foreach_copy_([self.last[name] for name in a.parameters], now)
+        return self._packed([self.losses])
 
-    def _evaluated_after(self) -> tuple[Layout, Packed]:
+    def _moved(self) -> Numbers:
         """Evaluate what needs the step taken: `last` held the parameters before it, and holds the step from then on."""
         a = self.asked
-        before = [self.last[name] for name in a.parameters]
-        now = [p.detach() for p in a.parameters.values()]
-        updates = dict(zip(a.parameters, torch._foreach_sub(now, before), strict=True))
+        updates = {name: self.last[name] for name in a.parameters}
+        torch._foreach_sub_(list(updates.values()), [p.detach() for p in a.parameters.values()])
+        torch._foreach_neg_(list(updates.values()))
         self.table.forget([UPDATE, UPDATES])
         known = set(self.table.entered)
         if UPDATES in a.statistics:
             lengths = squared_lengths(list(updates.values()))
             self.table.enter(UPDATES, dict(zip(updates, lengths, strict=True)), everywhere=True)
-        if UPDATE in a.statistics:
+        if UPDATE in self._batch.late:
             self._batch.project(UPDATE, {name: (u, 1.0) for name, u in updates.items()})
             self.table.close([UPDATE])
-        torch._foreach_copy_(before, list(updates.values()))
         return self._packed([], known)
 
-    def _packed(self, more: list[Tensor], known: set[Statistic] | None = None) -> tuple[Layout, Packed]:
+    def _packed(self, more: list[Tensor], known: set[Statistic] | None = None) -> Numbers:
         numbers = [entry for entry in self.table.numbers() if entry[0] not in (known or ())]
         tensors = [t for _, _, values in numbers for t in values]
         return [(s, names) for s, names, _ in numbers], packed([*tensors, *more])
-
-    def _live(self, received: Received, losses: Tensor) -> list[Tensor]:
-        tensors = [t for use, grads in received for t in (*use.inputs, *(g for g in grads if g is not None))]
-        return [*tensors, losses]
 
     @property
     def in_place(self) -> bool:
         """Whether the parameters lie where they lay when they were recorded."""
         return self.addresses == [p.data_ptr() for p in self.asked.parameters.values()]
 
-    def finish(self) -> tuple[Layout, Packed | None]:
+    def finish(self) -> Numbers | None:
         """Evaluate what needs the step taken."""
-        if self.after_pack is None or self.in_place:
-            if self.after_pack is not None:
-                self.after.replay()
-            return self.after_layout, self.after_pack
-        for use in self._uses:  # each run wrote into their places
-            use.renew()
+        if self.after is None:
+            return None
+        if self.in_place:
+            self.after()
+            return self._after_numbers
+        for segment in self.segments:  # each run wrote into their places
+            for use, _ in segment.calls:
+                use.renew()
         with torch.no_grad():  # moved since the backward pass: the recording would read their old places
-            return self._evaluated_after()
-
-    def run(self, received: Received, losses: Tensor) -> None:
-        """Evaluate a step; its tensors are copied into their places."""
-        live = self._live(received, losses)
-        if [t.shape for t in live] != [t.shape for t in self._places]:
-            raise RuntimeError("the backward pass took another way than when it was recorded")
-        for members in self._groups:
-            torch._foreach_copy_([self._places[k] for k in members], [live[k] for k in members])
-        self.graph.replay()
+            return self._moved()

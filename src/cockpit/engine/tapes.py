@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cockpit.engine.batch import Batch, too_large
 from cockpit.engine.capture import Capture, Use
 from cockpit.engine.derived import Derived
 from cockpit.engine.factored import Vectors
+from cockpit.engine.loose import Loose
 from cockpit.engine.needs import Known
-from cockpit.engine.requests import LAST, UPDATE, UPDATES
+from cockpit.engine.observed import Observed
+from cockpit.engine.recorder import Recorder
+from cockpit.engine.recording import Limits, Recording
+from cockpit.engine.replay import Replay
+from cockpit.engine.requests import LAST, UPDATE
 from cockpit.engine.scaling import Scaling
 from cockpit.engine.statistics import SquareSum, Total
-from cockpit.engine.step import Observed, Step
-from cockpit.engine.tape import LIMIT, REPEATS, Asked, Received, Tape
+from cockpit.engine.step import Step
+from cockpit.engine.tape import Asked, Tape
 from cockpit.engine.transfer import Transfer
 
 MOST = 8
 """How many kinds of step are recorded (the last batch of an epoch, several schedules); further ones are not."""
+REPEATS = 2
+"""How often a step must have come before it is recorded."""
+SMALL = 64 * 2**20
+"""How many bytes may always be copied for a step."""
 
 
 class Tapes:
@@ -31,58 +41,70 @@ class Tapes:
         self._tapes: dict[Any, Tape] = {}
         self._counts: dict[Any, int] = {}
         self._last: dict[str, Tensor] = {}
-        self._broken = False
+        self._recorder: Recorder | None = None
+        self._memory = 0
+        self.failure: Exception | None = None
+        """Why nothing is recorded any more."""
 
-    def collects(self, key: Any, asked: Asked, uses: Sequence[Use]) -> bool:
-        """Say whether a step of this kind is to be collected: to be replayed, or to be recorded now."""
-        if self._broken or not asked.possible:
-            return False
-        numbers = sum(sum(x.numel() for x in use.inputs) + sum(s.numel() for s in use.shapes) for use in uses)
-        if 4 * numbers > LIMIT:
-            return False
-        tape = self._tapes.get(key)
-        if tape is not None and not tape.in_place:
-            self.forget()  # the model was moved
-            tape = None
-        if tape is not None:
-            return True
-        self._counts[key] = self._counts.get(key, 0) + 1
-        return self._counts[key] > REPEATS and len(self._tapes) < MOST
-
-    def evaluate(
+    def begin(
         self,
         key: Any,
         asked: Asked,
-        received: Received,
-        losses: Tensor,
         last_update: Vectors,
-    ) -> Tape | None:
-        """Replay (or first record) a step; None: it has to go the ordinary way."""
-        try:
-            self._keep_last(asked, last_update)
-            tape = self._tapes.get(key)
-            if tape is None:
-                tape = Tape(asked, self._capture, received, losses, self._last)
-                self._tapes[key] = tape
-            tape.run(received, losses)
-            return tape
-        except Exception as failure:  # something that cannot be captured: from now on without
-            self._broken, self.reason = True, f"{type(failure).__name__}: {failure}"
-            self.forget()
+        loose: Callable[[Tape], Batch],
+    ) -> Replay | None:
+        """Begin to replay a step of this kind; None: there is no recording of it."""
+        tape = self._tapes.get(key)
+        if tape is None or self.failure is not None:
             return None
+        if not tape.in_place:
+            self.forget()  # the model was moved
+            return None
+        self._keep_last(asked, last_update)
+        return Replay(tape, Loose(loose(tape), asked) if tape.loose else None)
+
+    def begin_recording(
+        self, key: Any, asked: Asked, uses: Sequence[Use], numbers: Mapping[int, int], memory: int
+    ) -> Recording | None:
+        """Begin to record a step, if it has come often enough; ``memory`` is how much may be kept from a pass."""
+        if self.failure is not None or key in self._tapes or not asked.possible:
+            return None
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if self._counts[key] <= REPEATS or len(self._tapes) >= MOST:
+            return None
+        self._memory = memory
+        limits = Limits(max(SMALL, memory) if asked.late else SMALL, max(SMALL, memory // 16), memory // 2)
+        size = sum(4 * sum(s.numel() for s in use.shapes) for use in uses)
+        size += sum(x.numel() * x.element_size() for use in uses for x in use.inputs)
+        return Recording(asked.plan, asked.parameters, numbers, limits, size <= limits.whole)
+
+    def record(self, key: Any, asked: Asked, recording: Recording, losses: Tensor) -> None:
+        """Record a step that was noted; what cannot be recorded goes the ordinary way from now on."""
+        try:
+            recording.end()
+            self._keep_last(asked, {})
+            if self._recorder is None:
+                self._recorder = Recorder(losses.device)
+            self._tapes[key] = Tape(asked, self._capture, recording, losses, self._last, self._recorder)
+        except Exception as failure:
+            self.give_up(failure)
+
+    def give_up(self, failure: Exception) -> None:
+        """Record and replay nothing from now on."""
+        self.failure = failure
+        self.forget()
 
     def _keep_last(self, asked: Asked, last_update: Vectors) -> None:
         """Have places for the step before, and in them what the ordinary way left elsewhere."""
-        if not {UPDATE, LAST, UPDATES} & set(asked.statistics):
+        if not asked.remembers:
             return
         for name, p in asked.parameters.items():
             if name not in self._last:
                 self._last[name] = torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
         if LAST in asked.statistics:
             for name, (vector, _) in last_update.items():
-                assert isinstance(vector, Tensor)  # factors are kept on CPUs only
                 if vector is not self._last[name]:
-                    self._last[name].copy_(vector)
+                    self._last[name].copy_(vector if isinstance(vector, Tensor) else vector.dense())
 
     def forget(self) -> None:
         """Drop all recordings."""
@@ -94,39 +116,42 @@ class Tapes:
 
         ``rates`` are the learning rates of a plain step (None: it was none after all).
         """
-        tape = step.tape
-        assert tape is not None
-        table, asked = step.table, tape.asked
+        replay = step.replay
+        assert replay is not None
+        tape, table = replay.tape, step.table
+        asked = tape.asked
         observed = Observed(asked.examples, table, {Known.LOSSES: None})
-        observed.add(
-            tape.layout, Transfer(tape.pack), Scaling(rates if asked.plain else None, step.last_factors)
-        )
-        layout, pack = tape.finish()
-        if pack is not None:
-            observed.add(layout, Transfer(pack))
+        observed.add(tape.layout, Transfer(tape.pack))
+        numbers = tape.finish()
+        if numbers is not None:
+            observed.add(numbers[0], Transfer(numbers[1]))
+        if tape.cut and asked.late:
+            table.void(UPDATE, too_large(self._memory))
+        if replay.loose is not None:
+            replay.loose.observe(observed, {name: self._last[name] for name in tape.loose if asked.late})
+        observed.scaling = Scaling(rates if asked.plain else None, step.last_factors)
         eager = asked.eager
         table.close([s for s in eager if not isinstance(s, Derived)])
         for s in eager:
             if isinstance(s, Derived):
                 for source in s.sources:
                     if source in (SquareSum(), Total()):
-                        table.enter(source, tape.table.by_parameter(source))
+                        table.enter(source, replay.by_parameter(source))
                 table.derive(s, asked.examples)
         return observed
 
     def last_update(self, step: Step, rates: Mapping[str, float] | None) -> dict[str, tuple[Tensor, float]]:
         """Return the step taken, as it is kept."""
-        tape = step.tape
-        assert tape is not None
-        if UPDATE not in tape.asked.statistics:
+        assert step.replay is not None
+        asked, tape = step.replay.tape.asked, step.replay.tape
+        if UPDATE not in asked.statistics or (tape.cut and asked.late):
             return {}
-        if not tape.asked.plain:
-            return {name: (self._last[name], 1.0) for name in tape.asked.parameters}
+        if not asked.plain:
+            return {name: (self._last[name], 1.0) for name in asked.parameters}
         if rates is None:
             return {}
-        scale = -1 / tape.asked.examples
-        covered = set(tape.table.covered)  # the others had no gradient and did not move
+        moved = asked.plan.used(asked.parameters)  # the others had no gradient
         return {
-            name: (self._last[name], scale * rates.get(name, 0.0) if name in covered else 0.0)
-            for name in tape.asked.parameters
+            name: (self._last[name], -rates.get(name, 0.0) if name in moved else 0.0)
+            for name in asked.parameters
         }

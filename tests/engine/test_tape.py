@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,16 +14,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cockpit import Cockpit, Histogram
+from cockpit import Cockpit, Histogram, Run
+from cockpit.engine import derived, native
 from cockpit.engine import tapes as tapes_module
-from cockpit.engine.tape import REPEATS, Tape
-from cockpit.engine.tapes import MOST
+from cockpit.engine.capture import Use
+from cockpit.engine.recorder import Recorder
+from cockpit.engine.replay import Replay
+from cockpit.engine.tape import Tape
+from cockpit.engine.tapes import MOST, REPEATS
+from cockpit.engine.transfer import Transfer
 from cockpit.presets import ECONOMY
+from engine.recorded import NotedRecorder, noted
 from session.loops import Records, differences, records
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-DEVICE = "cuda"
+CUDA = pytest.param(
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+)
+needs_cuda = pytest.mark.parametrize("device", [CUDA], indirect=True)
+DEVICE = "cpu"
 FIRST_ORDER = [*ECONOMY, "grad_hist2d", "mean_gsnr", "cabs", "early_stopping"]
+
+
+@pytest.fixture(params=["cpu", CUDA], autouse=True)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where to train; on a CPU operations are noted and repeated as a graph would do."""
+    monkeypatch.setattr(sys.modules[__name__], "DEVICE", request.param)
+    if request.param == "cpu":
+        monkeypatch.setattr(Recorder, "serves", NotedRecorder.serves)
+        monkeypatch.setattr(tapes_module, "Recorder", NotedRecorder)
+        for module, name in ((native, "count"), (native, "count_outer"), (derived, "_squares")):
+            monkeypatch.setattr(module, name, noted(getattr(module, name)))
+        monkeypatch.setattr(Transfer, "_sent", lambda self, flat: None if flat is None else flat.clone())
+    return str(request.param)
 
 
 class Words(nn.Module):
@@ -118,7 +141,8 @@ class Training:
                 fast=way != "plain",
                 **settings,
             )
-            self.cockpit._engine.tapes._broken = way != "replayed"
+            if way != "replayed":
+                self.cockpit._engine.tapes.give_up(RuntimeError("nothing is to be recorded"))
 
     def step(self, sizes: Sequence[int] = (8,), between: Between = nothing) -> None:
         self.opt.zero_grad()
@@ -146,13 +170,13 @@ class Training:
 def replays(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
     """The tapes that were run, in order."""
     ran: list[Tape] = []
-    run = tapes_module.Tape.run
+    end = Replay.end
 
-    def counted(self: Tape, *args: Any) -> None:
-        run(self, *args)
-        ran.append(self)
+    def counted(self: Replay, losses: Tensor) -> None:
+        end(self, losses)
+        ran.append(self.tape)
 
-    monkeypatch.setattr(tapes_module.Tape, "run", counted)
+    monkeypatch.setattr(Replay, "end", counted)
     return ran
 
 
@@ -326,6 +350,7 @@ def repeatable() -> Iterator[None]:
         torch.backends.cudnn.deterministic = before[0]
 
 
+@needs_cuda
 def test_no_random_number_is_drawn(tmp_path: Path, replays: list[Tape]) -> None:
     training = Training(tmp_path)
     cpu, device = torch.random.get_rng_state(), torch.cuda.get_rng_state()
@@ -335,6 +360,7 @@ def test_no_random_number_is_drawn(tmp_path: Path, replays: list[Tape]) -> None:
     assert torch.equal(torch.cuda.get_rng_state(), device)
 
 
+@needs_cuda
 def test_dropout_goes_on_as_without(tmp_path: Path) -> None:
     """Recording and replaying do not move the stream that the model draws from."""
     finals = []
@@ -370,7 +396,7 @@ def test_recordings_are_bounded(tmp_path: Path, replays: list[Tape]) -> None:
     training = Training(tmp_path, quantities=["norm_test", "loss"])
     assert training.cockpit is not None
     for n in range(2, 2 + MOST + 3):
-        for _ in range(REPEATS + 2):
+        for _ in range(REPEATS + 3):
             training.step((n,))
     held = training.cockpit._engine.tapes._tapes
     assert len(held) == MOST
@@ -397,18 +423,19 @@ def test_a_recording_that_fails_is_no_harm(
         raise RuntimeError("cannot be captured")
 
     expected = Training(tmp_path / "eager", "eager").run()
-    monkeypatch.setattr(tapes_module.Tape, "_evaluated", fails)
+    monkeypatch.setattr(tapes_module.Tape, "_ended", fails)
     training = Training(tmp_path / "replayed")
     found = training.run()
     assert replays == []
     assert training.cockpit is not None
-    assert training.cockpit._engine.tapes._broken
+    assert "cannot be captured" in str(training.cockpit._engine.tapes.failure)
     assert apart(found, expected) == []
 
 
 # -- no wait --------------------------------------------------------------------------------------------
 
 
+@needs_cuda
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", ["mlp", "conv", "layer_norm"])
@@ -440,3 +467,113 @@ def test_a_watched_step_does_not_wait_for_the_device(
     assert len(replays) == before + 5
     found = records(tmp_path)
     assert {status for (_, name, _), (_, status) in found.items() if name == "norm_test"} == {"ok"}
+
+
+# -- a pass in segments ---------------------------------------------------------------------------------
+
+
+class Deep(nn.Module):
+    """Layers of all sizes, one of them used twice, and a parameter of no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.into, self.twice = nn.Linear(36, 8), nn.Linear(8, 8)
+        self.table, self.out = nn.Embedding(11, 8), nn.Linear(8, 3, bias=False)
+        self.shift = nn.Parameter(torch.linspace(-1, 1, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids = (x.flatten(1)[:, :7].abs() * 5).long().clamp_max(10)
+        y = self.into(torch.tanh(self.norm(self.conv(x))).flatten(1)) + self.table(ids).mean(1) + self.shift
+        found: Tensor = self.out(torch.tanh(self.twice(torch.tanh(self.twice(y)))))
+        return found
+
+
+MODELS["deep"] = Deep
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even small steps are cut into segments."""
+    monkeypatch.setattr(tapes_module, "SMALL", 1)
+
+
+@pytest.mark.parametrize(("memory", "segments"), [(10**9, 1), (32 * 1024, 4)])
+@pytest.mark.parametrize(
+    "quantities", [FIRST_ORDER, [*ECONOMY, "hess_trace", "tic_diag"]], ids=["first", "curved"]
+)
+@pytest.mark.usefixtures("cut")
+def test_segments_of_a_plain_step(
+    memory: int, segments: int, quantities: list[str], tmp_path: Path, replays: list[Tape]
+) -> None:
+    compare(tmp_path, "deep", "sgd", memory=memory, quantities=quantities)
+    assert len(replays) >= 8 - REPEATS - 2
+    assert replays[0].cut
+    assert replays[0].loose == {"twice.weight", "twice.bias", "shift"}
+    assert len(replays[0].segments) >= segments
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.usefixtures("cut")
+def test_segments_keep_nothing_until_the_optimiser_has_moved(
+    optimizer: str, tmp_path: Path, replays: list[Tape]
+) -> None:
+    found = compare(tmp_path, "deep", optimizer, memory=10 * 1024)
+    assert replays
+    assert replays[0].cut
+    assert replays[0].loose > {"twice.weight", "twice.bias", "shift"}, "the largest calls as well"
+    assert found[7, "update_size", ""][1] == "ok"
+    assert found[6, "alpha", ""][1].startswith("too_large")
+
+
+def test_loose_calls_of_a_whole_step(
+    tmp_path: Path, replays: list[Tape], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "cockpit.engine.recording.Recording._is_loose", lambda self, use, names, size: use.name == "into"
+    )
+    for optimizer in OPTIMIZERS:
+        found = compare(tmp_path / optimizer, "deep", optimizer)
+        assert replays[-1].loose == {"into.weight", "into.bias", "shift"}
+        assert found[6, "alpha", ""][0] == found[6, "alpha", ""][0]
+
+
+@pytest.mark.usefixtures("cut")
+def test_segments_leave_the_training_alone(tmp_path: Path, replays: list[Tape]) -> None:
+    watched = Training(tmp_path, "replayed", "deep", "adam", dtype=torch.float32, memory=32 * 1024)
+    alone = Training(None, "replayed", "deep", "adam", dtype=torch.float32)
+    with repeatable():
+        for _ in range(8):
+            watched.step()
+            alone.step()
+    assert replays
+    for a, b in zip(watched.model.state_dict().values(), alone.model.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_pass_that_leaves_the_recorded_way(
+    tmp_path: Path, replays: list[Tape], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step is lost, which is said; then the ordinary way."""
+    settings: dict[str, Any] = {"model": "deep", "memory": 32 * 1024}
+    expected = Training(tmp_path / "eager", "eager", **settings).run([(8,)] * 10)
+    segment_of, calls = Replay._segment_of, 0
+
+    def astray(self: Replay, use: Use) -> int | None:
+        nonlocal calls
+        calls += 1
+        if calls == 10:
+            raise RuntimeError("another way")
+        return segment_of(self, use)
+
+    monkeypatch.setattr(Replay, "_segment_of", astray)
+    training = Training(tmp_path / "replayed", **settings)
+    found = training.run([(8,)] * 10)
+    assert len(replays) == 1
+    lost = REPEATS + 3
+    assert (lost, "norm_test", "") not in found
+    kept = {key: value for key, value in found.items() if key[0] not in (lost - 1, lost, lost + 1)}
+    assert apart(kept, {key: value for key, value in expected.items() if key in kept}) == []
+    assert {step for step, *_ in kept} == {step for step, *_ in expected} - {lost - 1, lost, lost + 1}
+    assert any("another way" in event.text for event in Run(tmp_path / "replayed").events())

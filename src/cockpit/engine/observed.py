@@ -1,0 +1,100 @@
+"""Observed: the outcome of a step, whose numbers are on their way to the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+
+from cockpit.engine.needs import Known, Need, TopEigenvalue
+from cockpit.engine.requests import GRADIENTS
+from cockpit.engine.scaling import Scaling
+from cockpit.engine.table import Table
+from cockpit.engine.tape import Layout
+from cockpit.engine.transfer import Transfer, packed
+
+
+@dataclass(eq=False)
+class Observed:
+    """The outcome of a step; its numbers are on their way to the host until `settle` is called."""
+
+    examples: int
+    table: Table
+    known: dict[Known, Any]
+    eigenvalues: dict[TopEigenvalue, Any] = field(default_factory=dict)
+    methods: dict[Need, Any] = field(default_factory=dict)
+    variances: dict[Need, float] = field(default_factory=dict)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """(kind, text) of things worth an event."""
+    scaling: Scaling | None = None
+    """What follows from the numbers by factors known on the host."""
+    sent: list[tuple[Layout, Transfer, bool]] = field(default_factory=list)
+    """Numbers under way, as `add` was told of them."""
+
+    def send(self) -> None:
+        """Start the transfer of all small numbers, in one piece."""
+        numbers = self.table.numbers()
+        tensors = [t for _, _, values in numbers for t in values]
+        if self.known.get(Known.LOSSES) is not None:
+            tensors.append(self.known[Known.LOSSES])
+        if tensors:
+            self.add([(statistic, names) for statistic, names, _ in numbers], Transfer(packed(tensors)))
+
+    def add(self, layout: Layout, transfer: Transfer, more: bool = False) -> None:
+        """Expect numbers from a transfer: statistics in this order, and what is left are the losses.
+
+        ``more``: of further parameters than those that came before.
+        """
+        self.sent.append((layout, transfer, more))
+
+    @property
+    def heavy(self) -> bool:
+        """Whether it holds vectors of the model's size, which are let go as soon as possible."""
+        return bool(self.known.keys() - {Known.LOSSES})
+
+    @property
+    def small(self) -> bool:
+        """Whether it holds nothing but small numbers, so that it may wait for others."""
+        return not self.heavy and all(statistic.small for statistic in self.table.entered)
+
+    @property
+    def size(self) -> int:
+        """How many bytes of numbers are under way."""
+        return sum(transfer.size for _, transfer, _ in self.sent)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether `settle` would not wait."""
+        return all(transfer.arrived for _, transfer, _ in self.sent)
+
+    def settle(self) -> None:
+        """Take the numbers as they arrive on the host, and note what is not finite."""
+        for layout, transfer, more in self.sent:
+            arrays = transfer.stacks([len(names) for _, names in layout])
+            settle = self.table.settle_more if more else self.table.settle
+            for (statistic, names), values in zip(layout, arrays, strict=False):
+                settle(statistic, names, values)
+            if len(arrays) > len(layout):
+                self.known[Known.LOSSES] = torch.from_numpy(arrays[-1])
+        if self.scaling is not None:
+            self.scaling.apply(self.table)
+        self.sent.clear()
+        self.notes += self._nonfinite()
+
+    def _nonfinite(self) -> list[tuple[str, str]]:
+        notes = []
+        losses = self.known.get(Known.LOSSES)
+        if losses is not None and not np.isfinite(losses := losses.numpy()).all():
+            bad = np.flatnonzero(~np.isfinite(losses)).tolist()
+            text = f"{len(bad)} of the losses are NaN or infinite: examples {bad[:8]}"
+            notes.append(("nonfinite_loss", text))
+        if self.table.has(GRADIENTS):
+            names, lengths = self.table.stacked(GRADIENTS)
+            if not isfinite(lengths.sum()):
+                infinite = [name for name, x in zip(names, lengths.tolist(), strict=True) if not isfinite(x)]
+                text = f"NaN or infinite gradients in {len(infinite)} parameters: {infinite[:8]}"
+                notes.append(("nonfinite_gradient", text))
+        return notes

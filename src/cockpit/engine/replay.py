@@ -1,0 +1,101 @@
+"""Replay: a backward pass on its way through a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.capture import Use
+from cockpit.engine.loose import Loose
+from cockpit.engine.recording import Grads, live
+from cockpit.engine.statistics import Statistic
+from cockpit.engine.tape import Tape
+
+
+class Replay:
+    """Copies what arrives to its places and evaluates segment by segment.
+
+    A pass that does not go the recorded way is a ``failure``; if nothing of it has been given up by then, ``received``
+    holds all of it.
+    """
+
+    def __init__(self, tape: Tape, loose: Loose | None) -> None:
+        self.tape, self.loose = tape, loose
+        self.received: list[tuple[Use, Grads]] = []
+        self.failure: Exception | None = None
+        self._arrived = self._evaluated = 0
+
+    def receive(self, use: Use, grads: Grads) -> None:
+        """Take a call's output gradients; what fails is kept in `failure`."""
+        if self.failure is not None and self._evaluated:
+            return
+        if self.failure is None:
+            try:
+                segment = self._segment_of(use)
+                if self.tape.cut and self.received and segment != self._evaluated:
+                    self._evaluate()
+                if segment is None and self.loose is not None:
+                    self.loose.receive(use, grads)
+                    return
+            except Exception as failure:
+                self.failure = failure
+        self.received.append((use, grads))
+
+    @property
+    def lost(self) -> bool:
+        """Whether some of the pass was let go already."""
+        return self.tape.cut or self.loose is not None
+
+    def _segment_of(self, use: Use) -> int | None:
+        order, k = self.tape.order, self._arrived
+        if k >= len(order) or order[k][0] != use.name:
+            raise RuntimeError("the backward pass took another way than when it was recorded")
+        self._arrived += 1
+        return order[k][2]
+
+    def _evaluate(self) -> None:
+        """Evaluate the segment that is complete."""
+        self._copy()
+        self.tape.segment_replays[self._evaluated]()
+        self.received.clear()
+        self._evaluated += 1
+
+    def _copy(self) -> None:
+        segment, parameters = self.tape.segments[self._evaluated], self.tape.asked.parameters
+        grads = [parameters[name].grad for name in segment.names]
+        values = [*live(self.received), *(g for g in grads if g is not None)]
+        _copied(segment.places, values)
+
+    def end(self, losses: Tensor) -> None:
+        """Evaluate the rest, when the pass is over."""
+        if self.failure is not None:
+            raise self.failure
+        if self._arrived < len(self.tape.order):
+            raise RuntimeError("the backward pass ended before the recorded one")
+        if self.tape.cut and self.received:
+            self._evaluate()
+        elif not self.tape.cut:
+            self._copy()
+        if self.loose is not None:
+            self.loose.end(self.tape.last)
+        self.tape.losses.copy_(losses)
+        self.tape.end()
+
+    def by_parameter(self, statistic: Statistic) -> dict[str, Tensor]:
+        """Return a statistic as large as the parameters."""
+        loose = {} if self.loose is None else self.loose.table.by_parameter(statistic)
+        return {**self.tape.table.by_parameter(statistic), **loose}
+
+
+def _copied(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    if [t.shape for t in places] != [t.shape for t in values]:
+        raise RuntimeError("the tensors of the backward pass have other shapes than when it was recorded")
+    kinds: dict[tuple[torch.dtype, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+    for place, value in zip(places, values, strict=True):
+        to, source = kinds.setdefault((place.dtype, value.dtype), ([], []))
+        to.append(place)
+        source.append(value)
+    for to, source in kinds.values():
+        torch._foreach_copy_(to, source)
