@@ -114,3 +114,34 @@ def test_wide_leaves_half_precision_only() -> None:
     assert wide(torch.zeros(1, dtype=torch.bfloat16)).dtype == torch.float32
     x = torch.zeros(1, dtype=torch.float64)
     assert wide(x) is x
+
+
+@pytest.mark.parametrize("which", ["dense", "outer", "outer, more outputs", "lazy", "rows"])
+@pytest.mark.parametrize("factor", [4, 3.7])
+def test_all_forms_are_scaled_alike(which: str, factor: float) -> None:
+    part, expected = cases()[which]
+    n, direction = part.examples, normal(*part.shape, seed=5)
+    scaled = part.scaled(factor)
+    torch.testing.assert_close(scaled.dense(0, n), factor * expected)
+    torch.testing.assert_close(scaled.dot(direction), factor * part.dot(direction))
+    torch.testing.assert_close(scaled.total(), factor * part.total())
+    torch.testing.assert_close(part.dense(0, n), expected, msg="it was changed itself")
+
+
+@pytest.mark.parametrize("which", ["dense", "outer", "lazy", "rows"])
+def test_all_forms_are_added_alike(which: str) -> None:
+    part, expected = cases()[which]
+    n = part.examples
+    block = normal(n, *part.shape, seed=6)
+    torch.testing.assert_close(part.add_to(block[1:].clone(), 1, n), block[1:] + expected[1:])
+
+
+def test_half_precision_is_not_rounded_by_a_factor() -> None:
+    a, b = normal(2, 1, 3, 4).bfloat16(), normal(2, 1, 3, 5, seed=1).bfloat16()
+    part = Outer(a, b, torch.Size((5, 4)))
+    exact = written_out(a.double(), b.double(), part.shape)
+    for factor in (8, 5):
+        torch.testing.assert_close(
+            part.scaled(factor).dense(0, 2).double(), factor * exact, rtol=1e-5, atol=1e-5
+        )
+    assert part.scaled(8).b.dtype == torch.bfloat16, "powers of two need no more bits"

@@ -134,6 +134,8 @@ class Batch:
             for name, part in parts_of(use, scaled, self.examples, layouts, self._names, self.keep):
                 if name not in names:
                     continue
+                if self.weights is None:
+                    part = part.scaled(self.examples)
                 if name in self._done:
                     raise RuntimeError("used more often than when its formula was checked")
                 self._parts.setdefault(name, []).append(part)
@@ -152,7 +154,8 @@ class Batch:
         self.reduce()
         try:
             rows = self._own(grads[0].detach(), Layout(), half=False)
-            self._parts[name] = [spread.part(name, rows, self.keep)]
+            part = spread.part(name, rows, self.keep)
+            self._parts[name] = [part if self.weights is not None else part.scaled(self.examples)]
             self._sources[name] = [] if spread.use is None else [spread.use]
             self._done.add(name)
             self._complete.append(name)
@@ -169,10 +172,12 @@ class Batch:
         return candidates[0]
 
     def _own(self, grad: Tensor, layout: Layout, half: bool) -> Tensor:
-        """Divide the objective's weights out; ``half`` precision may stay if nothing is rounded by that."""
-        if self.weights is None:  # nobody told, or it is ours: a mean over the examples
-            exact = half and grad.dtype is torch.bfloat16 and self.examples.bit_count() == 1
-            return (grad if exact else wide(grad)) * self.examples
+        """Divide the objective's weights out; ``half`` precision may stay if nothing is rounded by that.
+
+        Where nobody told of weights, or they are ours, it is a mean over the examples, and parts are scaled instead.
+        """
+        if self.weights is None:
+            return grad if half and grad.dtype is torch.bfloat16 else wide(grad)
         grad = wide(grad)
         weights = self.weights.to(grad)
         inverse = torch.where(weights == 0, 0, 1 / weights)

@@ -29,7 +29,7 @@ Asked = tuple[ExampleGradients, Directions]
 class Bunch:
     """The parameters that wait, with what is asked of them."""
 
-    failure: ClassVar[BaseException | None] = None
+    failure: ClassVar[str | None] = None
     """Why the kernel does not run here (a compiler that does not take it); from then on nobody waits."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Bunch:
             try:
                 found = list(_reduced(statistics, asked))
             except Exception as failure:  # each by itself, then
-                Bunch.failure = failure
+                Bunch.failure = f"{type(failure).__name__}: {failure}"
                 found = [
                     (g.name, *one) for g, directions in asked for one in reductions(g, statistics, directions)
                 ]

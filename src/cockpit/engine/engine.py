@@ -192,6 +192,7 @@ class Engine:
                 self._plan = plan
                 self.cover(plan.ways)
             self._watch_or_collect(step, plan, losses, examples)
+        self._keep_parameters(step)
         if self._reads_gradients:
             step.accumulated.enter(examples, own)
         if losses is not None and known:
@@ -280,10 +281,11 @@ class Engine:
                 self.tapes.give_up(failure)
             step.replay = None
             if replay.lost:
-                self._failures.append(f"replaying a step: {self.tapes.failure}: nothing of this step is kept")
+                self._failures.append(f"replaying a step: {self.tapes.failure}; nothing of this step is kept")
                 step.spoiled = True
                 return True
             assert self._plan is not None
+            self._keep_parameters(step)
             self._watch(step, self._plan, None, len(step.losses[-1]), begun=True)
             assert self._batch is not None
             for use, grads in replay.received:
@@ -443,10 +445,14 @@ class Engine:
         parameters = self._trainable()
         step = Step(parameters, Table(parameters), Accumulated(parameters))
         step.plain = own and self._plain_step and not any(p.grad is not None for p in parameters.values())
-        if Known.PARAMETERS in self._asked.needs or (self._asked.moves and not step.plain):
-            step.before = _copied(parameters)
         self._step = step
         return step
+
+    def _keep_parameters(self, step: Step) -> None:
+        """Copy the parameters before the step, where they are needed and no recording does so."""
+        wanted = Known.PARAMETERS in self._asked.needs or (self._asked.moves and not step.plain)
+        if wanted and not step.before and step.replay is None:
+            step.before = _copied(step.parameters)
 
     @property
     def _reads_gradients(self) -> bool:

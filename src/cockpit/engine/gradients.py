@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cockpit.engine.parts import Outer, Part, Rows, wide
+from cockpit.engine.parts import Dense, Outer, Part, Rows, wide
 
 BLOCK = 2**24
 """How many gradient elements are formed at once (128 MiB in float64)."""
@@ -77,10 +77,15 @@ class ExampleGradients:
 
     def dense(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples, summed over all uses, [n, *shape]."""
-        first, *rest = (part.dense(start, stop) for part in self.parts)
-        for other in rest:
-            first = first + other
-        return first
+        parts = sorted(
+            self.parts, key=lambda part: isinstance(part, Dense | Rows)
+        )  # products make blocks of their own
+        block = parts[0].dense(start, stop)
+        if len(parts) > 1 and isinstance(parts[0], Dense):
+            block = block.clone()
+        for part in parts[1:]:
+            block = part.add_to(block, start, stop)
+        return block
 
     def dot(self, direction: Tensor) -> Tensor:
         r"""Return $g_i^\top v$, [N]; additive over uses."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import frexp
 
 import torch
 from torch import Tensor
@@ -35,6 +36,10 @@ class Part(ABC):
     def dense(self, start: int, stop: int) -> Tensor:
         """Return the gradients of examples ``start`` to ``stop``, [n, *shape]."""
 
+    def add_to(self, block: Tensor, start: int, stop: int) -> Tensor:
+        """Return a block [n, *shape], which may be overwritten, plus these gradients."""
+        return block.add_(self.dense(start, stop))
+
     @abstractmethod
     def dot(self, direction: Tensor) -> Tensor:
         r"""Return $g_i^\top v$ for every example, [N]."""
@@ -42,6 +47,10 @@ class Part(ABC):
     @abstractmethod
     def total(self, weights: Tensor | None = None) -> Tensor:
         r"""Return $\sum_i w_i g_i$ without forming $g_i$; weights default to one."""
+
+    @abstractmethod
+    def scaled(self, factor: float) -> Part:
+        """Return the same gradients times a factor."""
 
     @property
     def bytes(self) -> int:
@@ -76,6 +85,10 @@ class Dense(Part):
     def shape(self) -> torch.Size:  # type: ignore[override]
         """Shape of the parameter."""
         return self.gradients.shape[1:]
+
+    def scaled(self, factor: float) -> Dense:
+        """Multiply."""
+        return Dense(self.gradients * factor)
 
     def dense(self, start: int, stop: int) -> Tensor:
         """Slice."""
@@ -113,6 +126,13 @@ class Outer(Part):
     def examples(self) -> int:  # type: ignore[override]
         """Number of examples."""
         return self.a.shape[0]
+
+    def scaled(self, factor: float) -> Outer:
+        """Multiply the smaller factor, in a precision in which nothing is rounded."""
+        a, b = self.a, self.b
+        if frexp(factor)[0] != 0.5:
+            a, b = wide(a), wide(b)
+        return Outer(a * factor, b, self.shape) if a.numel() < b.numel() else Outer(a, b * factor, self.shape)
 
     def dense(self, start: int, stop: int) -> Tensor:
         """Return one batched product, summed in float32 at least."""
@@ -168,6 +188,10 @@ class Lazy(Part):
     shape: torch.Size
     block: int
 
+    def scaled(self, factor: float) -> Lazy:
+        """Multiply the factors when they are formed."""
+        return replace(self, outer=lambda start, stop: self.outer(start, stop).scaled(factor))
+
     def _blocks(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Cut a range of examples; one empty block where it is empty."""
         return [(i, min(i + self.block, stop)) for i in range(start, max(stop, start + 1), self.block)]
@@ -212,13 +236,21 @@ class Rows(Part):
         """Number of examples."""
         return self.ids.shape[0]
 
+    def scaled(self, factor: float) -> Rows:
+        """Multiply the rows."""
+        return Rows(self.ids, self.b * factor, self.shape)
+
     def dense(self, start: int, stop: int) -> Tensor:
         """Scatter into tables."""
-        n, (rows, width) = stop - start, self.shape
-        keys = self.ids[start:stop] + rows * torch.arange(n, device=self.ids.device)[:, None]
-        table = self.b.new_zeros(n * rows, width)
-        table.index_add_(0, keys.flatten(), self.b[start:stop].reshape(-1, width))
-        return table.view(n, rows, width)
+        return self.add_to(self.b.new_zeros(stop - start, *self.shape), start, stop)
+
+    def add_to(self, block: Tensor, start: int, stop: int) -> Tensor:
+        """Scatter into tables that hold something already."""
+        rows, width = self.shape
+        keys = self.ids[start:stop] + rows * torch.arange(stop - start, device=self.ids.device)[:, None]
+        table = block.reshape(-1, width)
+        table.index_add_(0, keys.flatten(), self.b[start:stop].reshape(-1, width).to(table))
+        return table.view_as(block)
 
     def dot(self, direction: Tensor) -> Tensor:
         """Look the touched rows up and contract."""

@@ -31,6 +31,8 @@ REPEATS = 2
 """How often a step must have come before it is recorded."""
 SMALL = 64 * 2**20
 """How many bytes may always be copied for a step."""
+LARGE = 128 * 2**20
+"""How many bytes of one call are copied at most: beyond that copying takes longer than saying what is to be done."""
 
 
 class Tapes:
@@ -43,8 +45,8 @@ class Tapes:
         self._last: dict[str, Tensor] = {}
         self._recorder: Recorder | None = None
         self._memory = 0
-        self.failure: Exception | None = None
-        """Why nothing is recorded any more."""
+        self.failure: str | None = None
+        """Why nothing is recorded any more. (Its words: an exception would keep the whole pass alive.)"""
 
     def begin(
         self,
@@ -73,7 +75,8 @@ class Tapes:
         if self._counts[key] <= REPEATS or len(self._tapes) >= MOST:
             return None
         self._memory = memory
-        limits = Limits(max(SMALL, memory) if asked.late else SMALL, max(SMALL, memory // 16), memory // 2)
+        whole = max(SMALL, memory) if asked.late else SMALL
+        limits = Limits(whole, max(SMALL, memory // 16), min(LARGE, memory // 2))
         size = sum(4 * sum(s.numel() for s in use.shapes) for use in uses)
         size += sum(x.numel() * x.element_size() for use in uses for x in use.inputs)
         return Recording(asked.plan, asked.parameters, numbers, limits, size <= limits.whole)
@@ -91,7 +94,7 @@ class Tapes:
 
     def give_up(self, failure: Exception) -> None:
         """Record and replay nothing from now on."""
-        self.failure = failure
+        self.failure = f"{type(failure).__name__}: {failure}"
         self.forget()
 
     def _keep_last(self, asked: Asked, last_update: Vectors) -> None:

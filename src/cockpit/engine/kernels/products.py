@@ -32,14 +32,15 @@ USES = 32
 class Products:
     """Individual gradients as products: ``b`` [N, O, K], ``a`` [N, I, ≥ K], ``shifts`` [T] int32 into a's last axis.
 
-    Elements of the gradients are in the order [O, I, T]. ``rough``: products of float32 may be rounded to
-    TensorFloat-32, as the training's own are.
+    Elements of the gradients are in the order [O, I, T], all times ``factor``. ``rough``: products of float32 may be
+    rounded to TensorFloat-32, as the training's own are.
     """
 
     b: Tensor
     a: Tensor
     shifts: Tensor
     rough: bool = False
+    factor: float = 1.0
 
 
 def rounds(backend: Any) -> bool:
@@ -79,6 +80,7 @@ def _products(
     a_k,
     examples,
     bins,
+    factor,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
     USES: tl.constexpr,
@@ -106,7 +108,7 @@ def _products(
         left += USES * b_k
         right += USES * a_k
     inside = known_o & known_i
-    g = tl.where(inside, g, 0.0)  # beyond the gradient, zeros have met infinities
+    g = tl.where(inside, g * factor, 0.0)  # beyond the gradient, zeros have met infinities
     at = partial + (tile.to(tl.int64) * examples + n) * (1 + DIRECTIONS)
     tl.store(at, tl.sum(tl.sum(g * g, axis=1).to(tl.float64), axis=0))
     place = (tap.to(tl.int64) * outputs + o)[:, None] * inputs + i[None, :]
@@ -164,6 +166,7 @@ def product_statistics(
                 *a.stride(),
                 n,
                 0 if grid is None else grid.bins,
+                products.factor,
                 OUTPUTS=tall,
                 INPUTS=wide,
                 USES=USES,

@@ -9,8 +9,8 @@ in the gradient needs none: $\langle g_i, V\rangle = \langle \mathrm{conv}(x_i; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -43,7 +43,7 @@ def convolution(call: Call) -> dict[str, Part]:
     assert isinstance(m, Convolution)
     x, dy = (call.split(t, _features(m, t)) for t in (call.input, call.grad))
     mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
-    weight = _convolved(m, x, dy, lambda images: F.pad(images, _padding(m), mode))
+    weight = _convolved(m, x, dy, lambda images: _padded(images, _padding(m), mode))
     return {"weight": weight, "bias": _bias(dy)}
 
 
@@ -59,7 +59,7 @@ def transposed_convolution(call: Call) -> dict[str, Part]:
         reached = (x.shape[3 + k] - 1) * m.stride[k] + m.dilation[k] * (m.kernel_size[k] - 1) + 1
         # output_padding adds pixels that no input reaches: a negative pad cuts them off
         pads = [before, reached - before - dy.shape[3 + k], *pads]
-    return {"weight": _convolved(m, dy, x, lambda images: F.pad(images, pads)), "bias": _bias(dy)}
+    return {"weight": _convolved(m, dy, x, lambda images: _padded(images, pads)), "bias": _bias(dy)}
 
 
 def _padding(m: Convolution) -> list[int]:
@@ -73,6 +73,11 @@ def _padding(m: Convolution) -> list[int]:
             amount = 0 if m.padding == "valid" else int(m.padding[k])
             pads = [amount, amount, *pads]
     return pads
+
+
+def _padded(images: Tensor, pads: Sequence[int], mode: str = "constant") -> Tensor:
+    """Pad, but do not copy where there is nothing to pad."""
+    return F.pad(images, pads, mode) if any(pads) else images
 
 
 def _bias(dy: Tensor) -> Dense:
@@ -122,6 +127,15 @@ class Convolved(Lazy):
     placed: Tensor
     module: Convolution | Transposed
     known_sizes: tuple[int, int, int, int]
+    factor: float = 1.0
+
+    def scaled(self, factor: float) -> Convolved:
+        """Multiply what comes out, and the factors when they are formed."""
+        return replace(
+            self,
+            outer=lambda start, stop: self.outer(start, stop).scaled(factor),
+            factor=self.factor * factor,
+        )
 
     def _convolution(self) -> dict[str, object]:
         m = self.module
@@ -131,7 +145,7 @@ class Convolved(Lazy):
         """Convolve with the direction and contract with what stands at the patches' places."""
         images = self.images(0, self.examples)
         there = CONVOLVE[len(self.module.kernel_size)](images, direction.to(images), **self._convolution())
-        return (there.view_as(self.placed) * self.placed).flatten(1).sum(1)
+        return (there.view_as(self.placed) * self.placed).flatten(1).sum(1) * self.factor
 
     def total(self, weights: Tensor | None = None) -> Tensor:
         """Return the weight gradient of one convolution over all examples."""
@@ -140,7 +154,7 @@ class Convolved(Lazy):
         if weights is not None:
             placed = placed * weights.to(placed).view(-1, *[1] * (placed.ndim - 1))
         function = WEIGHT[len(self.module.kernel_size)]
-        return function(images, self.shape, placed.flatten(0, 1), **self._convolution())
+        return function(images, self.shape, placed.flatten(0, 1), **self._convolution()) * self.factor
 
     def sizes(self) -> tuple[int, int, int, int]:
         """Return them as computed from the layer's geometry."""
@@ -169,10 +183,10 @@ class Convolved(Lazy):
             images = self.images(start, stop)
             height, width = (-(-size // s) for size, s in zip(images.shape[2:], (sh, sw), strict=True))
             if (sh, sw) != (1, 1):
-                images = F.pad(images, (0, width * sw - images.shape[3], 0, height * sh - images.shape[2]))
+                images = _padded(images, (0, width * sw - images.shape[3], 0, height * sh - images.shape[2]))
                 images = images.unflatten(3, (width, sw)).unflatten(2, (height, sh)).permute(0, 1, 3, 5, 2, 4)
             a = images.reshape(stop - start, -1, sh * sw * height * width)
-            b = F.pad(self.placed[start:stop, 0].float(), (0, width - space[1]))
+            b = _padded(self.placed[start:stop, 0].float(), (0, width - space[1]))
             b = b.reshape(stop - start, outputs, space[0] * width)[:, :, : (space[0] - 1) * width + space[1]]
             shifts = [
                 (y % sh * sw + x % sw) * height * width + y // sh * width + x // sw
@@ -180,4 +194,4 @@ class Convolved(Lazy):
                 for x in range(0, dw * m.kernel_size[1], dw)
             ]
             rough = half or rounds(torch.backends.cudnn)
-            yield Products(b, a, shifts_on(a.device, *shifts), rough)
+            yield Products(b, a, shifts_on(a.device, *shifts), rough, self.factor)

@@ -126,6 +126,12 @@ class Call:
         """What ``forward`` received, by name."""
         return arguments(self.module, self.args, self.kwargs)
 
+    @property
+    def simple(self) -> bool:
+        """Whether all examples count and lie in the first axis, one after the other."""
+        first = self.layouts[0].axis == 0 and len(self.grad) == self.examples
+        return self.keep is None and first
+
     def split(self, x: Tensor, features: int, layout: Layout | None = None) -> Tensor:
         """Cut ``x`` into [N, T, *features] along the first output's layout (or the one given)."""
         x = (layout or self.layouts[0]).split(x, self.examples, features)

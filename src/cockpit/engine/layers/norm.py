@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cockpit.engine.kernels import moments
 from cockpit.engine.layers.formula import Call, formula
 from cockpit.engine.parts import Dense, Part, wide
 
@@ -107,7 +108,11 @@ def batch_norm(call: Call) -> dict[str, Part]:
     r"""$\hat x$ by the statistics of this batch (row contributions) or by the running ones."""
     m = call.module
     assert isinstance(m, nn.modules.batchnorm._BatchNorm)
-    x, features = wide(call.input), call.grad.ndim - 1
+    features = call.grad.ndim - 1
+    if _uses_batch(m) and call.simple and moments.takes(call.input, call.grad):
+        scale, shift = moments.scale_and_shift(call.input, call.grad, m.eps)
+        return {"weight": Dense(scale), "bias": Dense(shift)}
+    x = wide(call.input)
     # eval leaves the running statistics alone, so they are still those of the forward pass
     xhat = (
         F.batch_norm(x, None, None, training=True, eps=m.eps)
