@@ -157,7 +157,7 @@ class Engine:
     def _reached(self) -> None:
         """A backward pass has reached the first output: the last moment to look at ``.grad``."""
         with self._harmless("looking at the gradients"):
-            step = self._step or self._start()
+            step = self._step or self._start(self._trainable())
             self._seen = step.gradient_versions()
             self._seen_early = True
             if self._asked.lengths or self._asked.sums:
@@ -173,8 +173,9 @@ class Engine:
 
     def _prepare(self, losses: Tensor | None, examples: int, known: bool, own: bool) -> None:
         early = self.capture.early()  # and from here on the passes are our own
-        own = own and self.fast and self.ranks is None and not altered(self._trainable().values())
-        step = self._step or self._start(own)
+        parameters = self._trainable()
+        own = own and self.fast and self.ranks is None and not altered(parameters.values())
+        step = self._step or self._start(parameters, own)
         if not step.entered:
             step.own = own
         else:
@@ -396,7 +397,7 @@ class Engine:
         others = self._step is not None and self._step.entered > 1
         self.abandon()
         if others:
-            self._start()
+            self._start(self._trainable())
             assert self._step is not None
             self._step.entered, self._step.spoiled = 1, True
 
@@ -441,8 +442,7 @@ class Engine:
             self.cover(dict.fromkeys(self.roster.frozen, frozen))
         return self.roster.trainable
 
-    def _start(self, own: bool = False) -> Step:
-        parameters = self._trainable()
+    def _start(self, parameters: dict[str, Tensor], own: bool = False) -> Step:
         step = Step(parameters, Table(parameters), Accumulated(parameters))
         step.plain = own and self._plain_step and not any(p.grad is not None for p in parameters.values())
         self._step = step

@@ -10,7 +10,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Examination, Plan, batch_norms, couple_examples, shape_plan
-from cockpit.engine.roster import Roster
 
 PROOFS = 4
 """How often in a row a forward pass is examined while a gradient vanishes; then at powers of two: some never grow."""
@@ -21,17 +20,22 @@ class Plans:
 
     def __init__(self, model: nn.Module, capture: Capture) -> None:
         self._model, self._capture = model, capture
-        self._roster = Roster(model)
-        self._norms: list[_BatchNorm] | None = None
+        self._parameters: Mapping[str, Tensor] | None = None
+        self._norms: list[_BatchNorm] = []
+        self._names: tuple[str, ...] = ()
         self._plans: dict[Any, Plan] = {}
         self._visits: dict[Any, int] = {}
 
     def __call__(self, losses: Tensor | None, examples: int, parameters: Mapping[str, Tensor]) -> Plan:
-        """Return by which way each parameter is served in the forward pass at hand, checking new ones."""
-        if self._roster.refresh() or self._norms is None:
+        """Return by which way each parameter is served in the forward pass at hand, checking new ones.
+
+        ``parameters`` is another object whenever the model has changed.
+        """
+        if parameters is not self._parameters:
+            self._parameters, self._names = parameters, tuple(parameters)
             self._norms = batch_norms(self._model)
         coupled = couple_examples(self._norms)
-        key = (self._capture.signature(), tuple(parameters), coupled, examples == 1, losses is None)
+        key = (self._capture.signature(), self._names, coupled, examples == 1, losses is None)
         known = self._plans.get(key)
         if known is not None:
             visits = self._visits[key] = self._visits.get(key, 1) + 1

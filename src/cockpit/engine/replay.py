@@ -13,6 +13,9 @@ from cockpit.engine.recording import Grads, live
 from cockpit.engine.statistics import Statistic
 from cockpit.engine.tape import Tape
 
+LARGE = 2**20
+"""Numbers in a tensor that is copied by itself: the engine does that at full bandwidth."""
+
 
 class Replay:
     """Copies what arrives to its places and evaluates segment by segment.
@@ -94,6 +97,9 @@ def _copied(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         raise RuntimeError("the tensors of the backward pass have other shapes than when it was recorded")
     kinds: dict[tuple[torch.dtype, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
     for place, value in zip(places, values, strict=True):
+        if value.numel() > LARGE:
+            place.copy_(value)
+            continue
         to, source = kinds.setdefault((place.dtype, value.dtype), ([], []))
         to.append(place)
         source.append(value)

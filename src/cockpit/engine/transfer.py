@@ -39,10 +39,23 @@ def packed(tensors: Sequence[Tensor]) -> Packed:
         flat = t if len(shape) == 1 else t.reshape(-1)
         (integers if whole else floats).append(flat if flat.device == device else flat.to(device))
     return Packed(
-        torch.cat(floats).to(wide_dtype(device)) if floats else None,
-        torch.cat(integers).to(torch.int64) if integers else None,
+        _joined(floats, wide_dtype(device)) if floats else None,
+        _joined(integers, torch.int64) if integers else None,
         shapes,
     )
+
+
+def _joined(flats: list[Tensor], dtype: torch.dtype) -> Tensor:
+    kinds = {t.dtype for t in flats}
+    if len(kinds) == 1 or not flats[0].is_cuda:
+        return torch.cat(flats).to(dtype)
+    # `torch.cat` would launch a kernel for each tensor of another type.
+    joined = torch.empty(sum([t.numel() for t in flats]), dtype=dtype, device=flats[0].device)
+    places = joined.split([t.numel() for t in flats])
+    for kind in kinds:
+        pairs = [(place, t) for place, t in zip(places, flats, strict=True) if t.dtype == kind]
+        torch._foreach_copy_([place for place, _ in pairs], [t for _, t in pairs])
+    return joined
 
 
 Slot = tuple[Tensor, torch.cuda.Event]
@@ -55,7 +68,7 @@ class Transfer:
     """Packed numbers on their way."""
 
     def __init__(self, pack: Packed) -> None:
-        self._shapes = pack.shapes
+        self.shapes = pack.shapes
         self._slots: list[tuple[Tensor, torch.cuda.Event, list[Slot]]] = []
         self._here = [self._sent(pack.floats), self._sent(pack.integers)]
 
@@ -77,27 +90,43 @@ class Transfer:
         return here
 
     @property
+    def size(self) -> int:
+        """How many bytes they are."""
+        return sum(flat.nbytes for flat in self._here if flat is not None)
+
+    @property
     def arrived(self) -> bool:
         """Whether reading would not wait."""
         return all(event.query() for _, event, _ in self._slots)
 
     def stacks(self, sizes: Sequence[int]) -> list[Array]:
         """Return runs of so many equally shaped tensors as arrays [size, …], what is left one by one; may wait."""
-        for _, event, _ in self._slots:
-            event.synchronize()
-        arrays = [None if flat is None else flat.numpy() for flat in self._here]
+        return taken_apart(self.arrays(), self.shapes, sizes)
+
+    def arrays(self) -> list[Array | None]:
+        """Return all floats and all integers, each in one vector (None: there are none); may wait."""
         if self._slots:
-            arrays = [None if array is None else array.copy() for array in arrays]
+            for _, event, _ in self._slots:
+                event.synchronize()
+            self._here = [None if flat is None else flat.clone() for flat in self._here]
             for here, event, free in self._slots:
                 free.append((here, event))
             self._slots = []
-        starts, found, k = [0, 0], [], 0
-        for size in (*sizes, *[0] * (len(self._shapes) - sum(sizes))):
-            shape, whole = self._shapes[k]
-            array, start = arrays[whole], starts[whole]
-            assert array is not None
-            starts[whole] = stop = start + shape.numel() * max(1, size)
-            piece = array[start:stop].reshape((size, *shape) if size else tuple(shape))
-            found.append(piece if whole or piece.dtype == np.float64 else piece.astype(np.float64))
-            k += max(1, size)
-        return found
+        return [None if flat is None else flat.numpy() for flat in self._here]
+
+
+def taken_apart(
+    arrays: Sequence[Array | None], shapes: Sequence[tuple[torch.Size, bool]], sizes: Sequence[int]
+) -> list[Array]:
+    """Cut vectors [..., numbers] into runs of equally shaped tensors, [..., size, …]; what is left one by one."""
+    starts, found, k = [0, 0], [], 0
+    for size in (*sizes, *[0] * (len(shapes) - sum(sizes))):
+        shape, whole = shapes[k]
+        array, start = arrays[whole], starts[whole]
+        assert array is not None
+        starts[whole] = stop = start + shape.numel() * max(1, size)
+        lead = array.shape[:-1]
+        piece = array[..., start:stop].reshape((*lead, size, *shape) if size else (*lead, *shape))
+        found.append(piece if whole or piece.dtype == np.float64 else piece.astype(np.float64))
+        k += max(1, size)
+    return found

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from cockpit.engine.kernels.language import jit, on_device, runs_on, tl
 
-TILE = 4096
+TILE = 2048
 """Numbers in a tile."""
 LONGEST = 1024
 """Pixels in a tile's row."""
 
 
-@jit("rows", "channels", "pixels")
+@jit("rows", "channels")
 def _moments(
     x,
     dy,
