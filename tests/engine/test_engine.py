@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from cockpit.engine.coverage import Way
 from cockpit.engine.derived import Length
-from cockpit.engine.engine import LAST, MEAN, UPDATE, Engine
+from cockpit.engine.engine import Engine
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.needs import Known, Need
-from cockpit.engine.statistics import Norm2, Total
 from cockpit.engine.observed import Observed
+from cockpit.engine.requests import LAST, MEAN, UPDATE
+from cockpit.engine.statistics import Norm2, Total
 from cockpit.errors import Gap
 from layer_check import by_autograd, filled, normal
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cockpit.engine.accumulated import Accumulated, altered
-from cockpit.engine.batch import HOLD, Batch
+from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture, without_autocast
 from cockpit.engine.coverage import Coverage, Plan, Way
 from cockpit.engine.derived import Separation, squared_lengths
@@ -32,21 +31,14 @@ from cockpit.engine.observed import Observed
 from cockpit.engine.plans import Plans
 from cockpit.engine.proxy import Proxy
 from cockpit.engine.ranks import Ranks
-from cockpit.engine.recorder import Recorder
-from cockpit.engine.recording import Recording
 from cockpit.engine.replay import Replay
-from cockpit.engine.requests import LAST, MEAN, UPDATE, Requests, requests
+from cockpit.engine.requests import MEAN, UPDATE, Requests, requests
 from cockpit.engine.roster import Roster
-from cockpit.engine.spread import Spread, spreads
-from cockpit.engine.statistics import Statistic, Total
+from cockpit.engine.statistics import Total
 from cockpit.engine.step import Step
 from cockpit.engine.step_curvature import Curvatures
 from cockpit.engine.table import Table
-from cockpit.engine.tape import Asked, Tape
-from cockpit.engine.tapes import Tapes
-
-SMALL = 2**26
-"""How many bytes may always be kept on a device for the step; more than that up to an eighth of the peak."""
+from cockpit.engine.watch import Watch
 
 
 class Engine:
@@ -71,16 +63,13 @@ class Engine:
         self.coverage: dict[str, Coverage] = {}
         self.usual_batches: int | None = None
         self._device = next(model.parameters()).device
-        self.memory = memory
         self.roster = Roster(model)
         self.plans = Plans(model, self.capture)
-        self.tapes = Tapes(self.capture)
-        self._kind: Any = None
+        self.watch = Watch(self.capture, self.motion, self._device, fast, memory)
         self._asked = Requests()
         self._asked_for: tuple[Any, bool, bool] = (None, False, False)
         self._step: Step | None = None
         self._open = ExitStack()
-        self._batch: Batch | None = None
         self._proxy: Proxy | None = None
         self._weighed = False
         self._failures: list[str] = []
@@ -110,7 +99,12 @@ class Engine:
     @property
     def _plain_step(self) -> bool:
         """Whether the coming step is known from the gradient: one batch, one process, plain gradient descent."""
-        return self.motion.known and self.usual_batches == 1 and self.ranks is None
+        return self.motion.known and self._alone
+
+    @property
+    def _alone(self) -> bool:
+        """Whether neither another micro-batch nor another process is expected."""
+        return self.usual_batches == 1 and self.ranks is None
 
     @property
     def busy(self) -> bool:
@@ -192,7 +186,7 @@ class Engine:
             if plan is not self._plan:
                 self._plan = plan
                 self.cover(plan.ways)
-            self._watch_or_collect(step, plan, losses, examples)
+            self.watch.open(step, self._asked, plan, losses, examples, self._alone)
         self._keep_parameters(step)
         if self._reads_gradients:
             step.accumulated.enter(examples, own)
@@ -205,41 +199,13 @@ class Engine:
         if losses is not None and known and not own:
             self._weighed = False
             self._open.callback(losses.register_hook(lambda w: self._weigh(w, losses)).remove)
-        if self._batch is not None:
-            for use, grads in early:
-                self._batch.receive(use, grads)
-            self._meet(self._batch, losses)
-            receive = self._batch.receive
-            if step.recording is not None:
-                receive = step.recording.noting(receive)
-            self._open.enter_context(self.capture.receive(receive))
-        elif step.replay is not None:
-            if step.replay.loose is not None:
-                self._meet(step.replay.loose.batch, losses)
-            self._open.enter_context(self.capture.receive(step.replay.receive))
-
-    def _meet(self, batch: Batch, losses: Tensor | None) -> None:
-        """Listen where parameters without an example axis meet the examples."""
-        names = batch.plan.names(Way.SPREAD)
-        if not names or losses is None:
-            return
-        found = spreads(losses, {n: batch.parameters[n] for n in names}, self.capture.uses())
-        for name in names:
-            if name not in found:
-                batch.table.gap(name, "it meets the examples in another way than when that was checked")
-                continue
-            hook = partial(self._met, batch, name, found[name])
-            self._open.callback(found[name].node.register_prehook(hook).remove)
-
-    def _met(self, batch: Batch, name: str, spread: Spread, grads: tuple[Tensor | None, ...]) -> None:
-        if self.capture.listening:
-            batch.meet(name, spread, grads)
+        self._open.enter_context(self.watch.listening(step, losses, early))
 
     def _one_more(self, step: Step, own: bool) -> None:
         """Make ready for another micro-batch of the step, if one was not expected."""
         if step.replay is not None:
             self._failures.append("a second micro-batch came unexpectedly: nothing of this step is kept")
-            step.spoiled, self.usual_batches = True, None
+            step.spoiled, step.replay, self.usual_batches = True, None, None
         if step.plain:
             step.plain = False
             step.before = _copied(step.parameters)
@@ -260,38 +226,25 @@ class Engine:
             if not changed and step.entered:
                 self._cancel(step)
             elif step.replay is None or not self._replayed(step, step.replay):
-                self._end(step, self._batch, changed)
-                if step.recording is not None and not self._failures and self._plan is not None:
-                    self._record(step, self._plan, step.recording)
-        self._batch = None
+                self._end(step, self.watch.batch, changed)
+                if step.recording is not None and self._plan is not None and not self._failures:
+                    with self._full_precision():
+                        self.watch.record(step, self._asked, self._plan)
+        self.watch.batch = None
         self.capture.forget()
         if self._proxy is not None:
             self._proxy.remove()
 
-    def _record(self, step: Step, plan: Plan, recording: Recording) -> None:
-        with self._full_precision():
-            self.tapes.record(self._kind, self._asked_of(step, plan), recording, step.losses[-1])
-
     def _replayed(self, step: Step, replay: Replay) -> bool:
-        """End a replay; where it has failed, go the ordinary way with what was received, if that is all there."""
+        assert self._plan is not None
         with self._full_precision(), torch.no_grad():
-            try:
-                replay.end(step.losses[-1])
-                return True
-            except Exception as failure:
-                self.tapes.give_up(failure)
-            step.replay = None
-            if replay.lost:
-                self._failures.append(f"replaying a step: {self.tapes.failure}; nothing of this step is kept")
-                step.spoiled = True
-                return True
-            assert self._plan is not None
-            self._keep_parameters(step)
-            self._watch(step, self._plan, None, len(step.losses[-1]), begun=True)
-            assert self._batch is not None
-            for use, grads in replay.received:
-                self._batch.receive(use, grads)
-        return False
+            done = self.watch.end_replay(step, replay, self._asked, self._plan)
+        self._keep_parameters(step)
+        if step.spoiled:
+            self._failures.append(
+                f"replaying a step: {self.watch.tapes.failure}; nothing of this step is kept"
+            )
+        return done
 
     def cover(self, ways: Mapping[str, Coverage]) -> None:
         """Take note of how parameters are served; `coverage` is another object whenever it has changed."""
@@ -324,9 +277,9 @@ class Engine:
         step.notes.append(("nothing_watched", "a watched block ended without a backward pass"))
         if step.losses:
             step.losses.pop()
-        if self._batch is not None:
+        if self.watch.batch is not None:
             step.batches.pop()
-        if self._batch is not None or step.replay is not None:
+        if self.watch.batch is not None or step.replay is not None:
             step.table.drop()
         step.replay = step.recording = None
         self.curvatures.cancel()
@@ -373,8 +326,8 @@ class Engine:
         rates = None if step.touched or step.gradient_versions() != step.left_gradients() else rates
         with self._full_precision(), torch.no_grad():
             if step.replay is not None:
-                observed = self.tapes.observed(step, rates)
-                updates = self.tapes.last_update(step, rates)
+                observed = self.watch.tapes.observed(step, rates)
+                updates = self.watch.tapes.last_update(step, rates)
                 if step.plain and rates is None:
                     give_up_update(step)
             else:
@@ -404,7 +357,7 @@ class Engine:
     def abandon(self) -> None:
         """Forget a step that ends without the optimiser moving."""
         self._open.close()
-        self._batch = self._step = None
+        self.watch.batch = self._step = None
         self.capture.forget()
         self.curvatures.abandon()
         if self._proxy is not None:
@@ -429,10 +382,10 @@ class Engine:
         self.abandon()
         self.capture.disarm()
         self.curvatures.close()
-        self.tapes.forget()
+        self.watch.tapes.forget()
         self.motion.remember({})
         self._asked, self._asked_for = Requests(), (None, False, False)
-        self._plan = self._kind = None
+        self._plan = None
 
     # -- inside a step ----------------------------------------------------------------------------------
 
@@ -451,102 +404,13 @@ class Engine:
     def _keep_parameters(self, step: Step) -> None:
         """Copy the parameters before the step, where they are needed and no recording does so."""
         wanted = Known.PARAMETERS in self._asked.needs or (self._asked.moves and not step.plain)
-        if wanted and not step.before and step.replay is None:
+        if wanted and not step.before and step.replay is None and not step.spoiled:
             step.before = _copied(step.parameters)
 
     @property
     def _reads_gradients(self) -> bool:
-        unchecked = self._batch is not None and not self._batch.plan.checked
+        unchecked = self.watch.batch is not None and not self.watch.batch.plan.checked
         return unchecked or self._asked.reads_gradients
-
-    def _memory(self) -> int:
-        """Return how many bytes may be kept from a backward pass until the optimiser has moved."""
-        if self.memory is None:  # what we keep ourselves must not count from then on
-            cuda = self._device.type == "cuda"
-            self.memory = max(SMALL, torch.cuda.max_memory_allocated(self._device) // 8) if cuda else HOLD
-        return self.memory
-
-    def _asked_of(self, step: Step, plan: Plan) -> Asked:
-        return Asked(self._asked.statistics, step.parameters, plan, len(step.losses[-1]), step.plain)
-
-    def _watch_or_collect(self, step: Step, plan: Plan, losses: Tensor | None, examples: int) -> None:
-        if self._tapeable(step):
-            uses = self.capture.uses()
-            shapes = tuple((use.name, *(x.shape for x in use.inputs)) for use in uses)
-            self._kind = (id(plan), self._asked.needs, shapes, step.plain)
-            asked, last = self._asked_of(step, plan), self.motion.recalled()
-            step.replay = self.tapes.begin(self._kind, asked, last, partial(self._loose, step, plan, losses))
-            if step.replay is not None:
-                step.last_factors = {name: factor for name, (_, factor) in last.items()}
-                step.table.begin(examples, plan.used(step.parameters), {})
-                return
-            numbers = {id(use): k for use, k in self.capture.numbered()}
-            step.recording = self.tapes.begin_recording(self._kind, asked, uses, numbers, self._memory())
-        self._watch(step, plan, losses, examples)
-
-    def _loose(self, step: Step, plan: Plan, losses: Tensor | None, tape: Tape) -> Batch:
-        """Return what evaluates the parameters that a recording does not."""
-        parameters = {name: p for name, p in step.parameters.items() if name in tape.loose}
-        batch = Batch(
-            self.capture,
-            plan,
-            parameters,
-            tape.asked.examples,
-            Table(parameters),
-            tape.asked.individual,
-            {name: (place, 1.0) for name, place in tape.last.items()},
-            [] if tape.cut else tape.asked.late,
-            step.accumulated.sum_of,
-            self.fast,
-            self._memory(),
-        )
-        if losses is not None:
-            batch.serve(losses)
-        return batch
-
-    def _tapeable(self, step: Step) -> bool:
-        """Say whether the step is of the simplest kind: one batch, one process, objective ours, gradients new."""
-        simple = step.own and self.usual_batches == 1 and step.entered == 1 and not step.accumulated.anything
-        if not Recorder.serves(self._device) or (
-            LAST in self._asked.individual and not self.motion.recalled()
-        ):
-            return False
-        return simple and not self._asked.vectors and not any(s.keeps for s in self._asked.individual)
-
-    def _keeps_factors(self, step: Step) -> bool:
-        """Say whether the coming step is needed later, for projections only, and may be kept as factors."""
-        wanted = UPDATE in self._asked.needs and Known.UPDATES not in self._asked.needs
-        return wanted and step.plain and self._device.type == "cpu"  # a GPU has it in a recording
-
-    def _watch(
-        self, step: Step, plan: Plan, losses: Tensor | None, examples: int, begun: bool = False
-    ) -> None:
-        several = self.usual_batches != 1 or self.ranks is not None
-        step.immediate = not several
-        waits: set[Statistic] = {MEAN} if several else set()
-        if not step.plain:
-            waits |= {UPDATE}
-        left_out = waits | ({UPDATE} if step.plain else set()) | ({Total()} if step.own else set())
-        now = [s for s in self._asked.individual if s not in left_out]
-        batch = Batch(
-            self.capture,
-            plan,
-            step.parameters,
-            examples,
-            step.table,
-            now,
-            self.motion.recalled() if LAST in now else {},
-            [s for s in self._asked.individual if s in waits],
-            step.accumulated.sum_of if step.own else _unknown,
-            self.fast,
-            self._memory(),
-            begun,
-            self._keeps_factors(step),
-        )
-        step.batches.append(batch)
-        self._batch = batch
-        if losses is not None:
-            batch.serve(losses)
 
     def _weigh(self, weights: Tensor, losses: Tensor) -> None:
         """Take note of the objective's weights, inside the user's backward pass: must not raise."""
@@ -572,7 +436,7 @@ class Engine:
         return found
 
     def _take_weights(self, weights: Tensor, losses: Tensor) -> None:
-        step, batch = self._step, self._batch
+        step, batch = self._step, self.watch.batch
         # Backward passes of our own, inside the user's:
         with self.capture.receive(None), self._full_precision():
             if batch is not None:
@@ -607,7 +471,3 @@ def _by_factors(step: Step, updates: Mapping[str, tuple[Tensor, float]]) -> Vect
     return {
         n: (found[n], factor / step.examples) for n, (_, factor) in updates.items() if n in found and factor
     }
-
-
-def _unknown(name: str) -> None:
-    """Say that a parameter's summed gradient is not known from ``.grad``."""

@@ -1,0 +1,214 @@
+"""Watch: how the backward pass of a micro-batch is watched, by a `Batch` as it comes or by replaying a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from cockpit.engine.batch import HOLD, Batch
+from cockpit.engine.capture import Capture, Use
+from cockpit.engine.coverage import Plan, Way
+from cockpit.engine.motion import Motion
+from cockpit.engine.needs import Known
+from cockpit.engine.recorder import Recorder
+from cockpit.engine.recording import Grads
+from cockpit.engine.replay import Replay
+from cockpit.engine.requests import LAST, MEAN, UPDATE, Requests
+from cockpit.engine.spread import Spread, spreads
+from cockpit.engine.statistics import Statistic, Total
+from cockpit.engine.step import Step
+from cockpit.engine.table import Table
+from cockpit.engine.tape import Asked, Tape
+from cockpit.engine.tapes import Tapes
+
+SMALL = 2**26
+"""How many bytes may always be kept on a device for the step; more than that up to an eighth of the peak."""
+
+
+class Watch:
+    """Watches the backward passes of one model.
+
+    Args:
+        capture: the model's layers.
+        motion: the steps of its optimiser.
+        device: where it is.
+        fast: whether shortcuts may be taken.
+        memory: how many bytes may be kept from a pass until the optimiser has moved; None: a share of what is used.
+    """
+
+    def __init__(
+        self, capture: Capture, motion: Motion, device: torch.device, fast: bool, memory: int | None
+    ) -> None:
+        self.capture, self.motion, self.fast = capture, motion, fast
+        self.tapes = Tapes(capture)
+        self.batch: Batch | None = None
+        """What reduces the present pass as it comes."""
+        self._device, self._memory = device, memory
+        self._kind: Any = None
+
+    @property
+    def memory(self) -> int:
+        """How many bytes may be kept from a backward pass until the optimiser has moved."""
+        if self._memory is None:  # what we keep ourselves must not count from then on
+            cuda = self._device.type == "cuda"
+            self._memory = max(SMALL, torch.cuda.max_memory_allocated(self._device) // 8) if cuda else HOLD
+        return self._memory
+
+    def open(
+        self, step: Step, asked: Requests, plan: Plan, losses: Tensor | None, examples: int, alone: bool
+    ) -> None:
+        """Prepare for a pass; ``alone``: neither another micro-batch nor another process is expected."""
+        if alone and self._simple(step, asked):
+            of_step, last, uses = _asked_of(step, asked, plan), self.motion.recalled(), self.capture.uses()
+            shapes = tuple((use.name, *(x.shape for x in use.inputs)) for use in uses)
+            self._kind = (id(plan), asked.needs, shapes, step.plain)
+            step.replay = self.tapes.begin(self._kind, of_step, last, partial(self._loose, step, losses))
+            if step.replay is not None:
+                step.last_factors = {name: factor for name, (_, factor) in last.items()}
+                step.table.begin(examples, plan.used(step.parameters), {})
+                return
+            numbers = {id(use): k for use, k in self.capture.numbered()}
+            step.recording = self.tapes.begin_recording(self._kind, of_step, uses, numbers, self.memory)
+        self._reduce(step, asked, plan, losses, examples, alone)
+
+    def _simple(self, step: Step, asked: Requests) -> bool:
+        """Say whether the step is of the simplest kind: objective ours, gradients new, nothing asked but numbers."""
+        if not step.own or step.entered > 1 or step.accumulated.anything or not Recorder.serves(self._device):
+            return False
+        if LAST in asked.individual and not self.motion.recalled():
+            return False
+        return not asked.vectors and not any(s.keeps for s in asked.individual)
+
+    def _reduce(
+        self,
+        step: Step,
+        asked: Requests,
+        plan: Plan,
+        losses: Tensor | None,
+        examples: int,
+        alone: bool,
+        begun: bool = False,
+    ) -> None:
+        step.immediate = alone
+        waits: set[Statistic] = set() if alone else {MEAN}
+        if not step.plain:
+            waits |= {UPDATE}
+        left_out = waits | ({UPDATE} if step.plain else set()) | ({Total()} if step.own else set())
+        now = [s for s in asked.individual if s not in left_out]
+        # The coming step may be needed for projections only: a CPU then keeps its factors, a GPU a recording.
+        only_slopes = UPDATE in asked.needs and Known.UPDATES not in asked.needs
+        self.batch = Batch(
+            self.capture,
+            plan,
+            step.parameters,
+            examples,
+            step.table,
+            now,
+            self.motion.recalled() if LAST in now else {},
+            [s for s in asked.individual if s in waits],
+            step.accumulated.sum_of if step.own else _unknown,
+            self.fast,
+            self.memory,
+            begun,
+            only_slopes and step.plain and self._device.type == "cpu",
+        )
+        step.batches.append(self.batch)
+        if losses is not None:
+            self.batch.serve(losses)
+
+    def _loose(self, step: Step, losses: Tensor | None, tape: Tape) -> Batch:
+        """Return what evaluates the parameters that a recording does not."""
+        parameters = {name: p for name, p in step.parameters.items() if name in tape.loose}
+        batch = Batch(
+            self.capture,
+            tape.asked.plan,
+            parameters,
+            tape.asked.examples,
+            Table(parameters),
+            tape.asked.individual,
+            {name: (place, 1.0) for name, place in tape.last.items()},
+            [] if tape.cut else tape.asked.late,
+            step.accumulated.sum_of,
+            self.fast,
+            self.memory,
+        )
+        if losses is not None:
+            batch.serve(losses)
+        return batch
+
+    @contextmanager
+    def listening(self, step: Step, losses: Tensor | None, early: list[tuple[Use, Grads]]) -> Iterator[None]:
+        """Receive output gradients inside the block; some may have come before."""
+        receive: Callable[[Use, Grads], None]
+        if self.batch is not None:
+            meeting: Batch | None = self.batch
+            for use, grads in early:
+                self.batch.receive(use, grads)
+            receive = self.batch.receive
+            if step.recording is not None:
+                receive = step.recording.noting(receive)
+        elif step.replay is not None:
+            meeting = step.replay.loose.batch if step.replay.loose is not None else None
+            receive = step.replay.receive
+        else:
+            yield
+            return
+        handles = [] if meeting is None or losses is None else self._meeting(meeting, losses)
+        try:
+            with self.capture.receive(receive):
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _meeting(self, batch: Batch, losses: Tensor) -> list[RemovableHandle]:
+        """Listen where parameters without an example axis meet the examples."""
+        names = batch.plan.names(Way.SPREAD)
+        found = spreads(losses, {n: batch.parameters[n] for n in names}, self.capture.uses()) if names else {}
+        for name in names:
+            if name not in found:
+                batch.table.gap(name, "it meets the examples in another way than when that was checked")
+        return [s.node.register_prehook(partial(self._met, batch, n, s)) for n, s in found.items()]
+
+    def _met(self, batch: Batch, name: str, spread: Spread, grads: Grads) -> None:
+        if self.capture.listening:
+            batch.meet(name, spread, grads)
+
+    def record(self, step: Step, asked: Requests, plan: Plan) -> None:
+        """Record a step that was noted."""
+        if step.recording is not None:
+            self.tapes.record(self._kind, _asked_of(step, asked, plan), step.recording, step.losses[-1])
+
+    def end_replay(self, step: Step, replay: Replay, asked: Requests, plan: Plan) -> bool:
+        """End a replay; where it has failed, go the ordinary way with what was received, and return False.
+
+        If some of that was let go already, the step is spoiled.
+        """
+        try:
+            replay.end(step.losses[-1])
+            return True
+        except Exception as failure:
+            self.tapes.give_up(failure)
+        step.replay = None
+        if replay.lost:
+            step.spoiled = True
+            return True
+        self._reduce(step, asked, plan, None, len(step.losses[-1]), alone=True, begun=True)
+        assert self.batch is not None
+        for use, grads in replay.received:
+            self.batch.receive(use, grads)
+        return False
+
+
+def _asked_of(step: Step, asked: Requests, plan: Plan) -> Asked:
+    return Asked(asked.statistics, step.parameters, plan, len(step.losses[-1]), step.plain)
+
+
+def _unknown(name: str) -> None:
+    """Say that a parameter's summed gradient is not known from ``.grad``."""
