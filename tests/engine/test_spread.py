@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from cockpit.engine import spread
 from cockpit.engine.coverage import Way
 from cockpit.engine.engine import MEAN, Engine
 from cockpit.engine.needs import Diagonal
@@ -150,6 +152,34 @@ def test_a_graph_that_changed_is_a_gap() -> None:
         observed = engine.finish(moved=False)
         assert observed is not None
         assert ("table" in observed.table.by_parameter(Norm2())) is summed
+
+
+@pytest.mark.parametrize("name", [name for name, (_, shared) in SHARED.items() if shared])
+def test_the_way_through_a_graph_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, shared = SHARED[name]
+    model = filled(make())
+    engine = Engine(model)
+    paths: dict[str, spread.Path] = {}
+    searched = spread._searched
+    searches = 0
+
+    def counted(*args: Any) -> dict[str, spread.Spread]:
+        nonlocal searches
+        searches += 1
+        return searched(*args)
+
+    monkeypatch.setattr(spread, "_searched", counted)
+    for wrapped in (False, False, True):
+        engine.begin(frozenset({Norm2()}))
+        losses = model(normal(2, LENGTH, WIDTH)).square().sum((1, 2))
+        losses = losses.square().exp() if wrapped else losses
+        parameters = {n: p for n, p in model.named_parameters() if n in shared}
+        found = spread.spreads(losses, parameters, engine.capture.uses(), paths)
+        expected = searched(losses.grad_fn, parameters, engine.capture.uses(), {})
+        assert set(found) == shared
+        assert [s.node for s in found.values()] == [expected[n].node for n in found]
+        assert searches == 1 + wrapped, "another graph is searched again"
+        engine.abandon()
 
 
 def test_curvature_beside_it() -> None:

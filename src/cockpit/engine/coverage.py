@@ -31,7 +31,7 @@ from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.graph import hides_layers
 from cockpit.engine.layers.formula import Layout, formula_for
 from cockpit.engine.parts import Dense, Part, wide
-from cockpit.engine.spread import spreads
+from cockpit.engine.spread import Path, spreads
 
 
 class Way(Enum):
@@ -82,6 +82,8 @@ class Plan:
     """Parameters whose gradient was rounding when they were checked: nothing is nothing by every formula."""
     finite: bool = True
     """Whether the gradients were finite; if not, nothing was learnt for later."""
+    paths: dict[str, Path] = field(default_factory=dict)
+    """The way through the graph to where a parameter meets the examples."""
     _served: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def served_by(self, module: nn.Module, names: Mapping[int, str]) -> frozenset[str]:

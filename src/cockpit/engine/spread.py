@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from cockpit.engine.capture import Use
-from cockpit.engine.graph import edge, edges_behind
+from cockpit.engine.graph import edge
 from cockpit.engine.layers.formula import Call, Layout
 from cockpit.engine.parts import Dense, Part
 
@@ -58,35 +58,103 @@ def _rows(grads: Tensor, shape: torch.Size) -> Tensor:
     return summed.reshape(len(grads), *shape)
 
 
-def spreads(losses: Tensor, parameters: Mapping[str, Tensor], uses: Iterable[Use]) -> dict[str, Spread]:
-    """Find where parameters meet the examples; those that do so in another way, or more than once, are left out."""
+Path = tuple[int, ...]
+"""The way through a graph to a node: which input to follow at every node, from the losses on."""
+
+
+def spreads(
+    losses: Tensor,
+    parameters: Mapping[str, Tensor],
+    uses: Iterable[Use],
+    paths: dict[str, Path] | None = None,
+) -> dict[str, Spread]:
+    """Find where parameters meet the examples; those that do so in another way, or more than once, are left out.
+
+    ``paths`` are those of a graph that was alike: where they lead to such a meeting, the graph is not searched again.
+    They are renewed otherwise.
+    """
     start = edge(losses)
     if start is None or not parameters:
         return {}
-    above: dict[Node, list[Node]] = {}
-    for here in {node for node, _ in edges_behind([start])}:
-        for below, _ in here.next_functions:
+    calls, paths = list(uses), {} if paths is None else paths
+    found = {name: _followed(start[0], paths.get(name), p, calls) for name, p in parameters.items()}
+    if all(spread is not None for spread in found.values()):
+        return {name: spread for name, spread in found.items() if spread is not None}
+    return _searched(start[0], parameters, calls, paths)
+
+
+def _searched(
+    start: Node, parameters: Mapping[str, Tensor], calls: list[Use], paths: dict[str, Path]
+) -> dict[str, Spread]:
+    above: dict[Node, list[tuple[Node, int]]] = {start: []}
+    waiting = [start]
+    while waiting:
+        here = waiting.pop()
+        for k, (below, _) in enumerate(here.next_functions):
             if below is not None:
-                above.setdefault(below, []).append(here)
+                if below not in above:
+                    waiting.append(below)
+                above.setdefault(below, []).append((here, k))
     found: dict[str, Spread] = {}
-    calls = list(uses)
     for name, p in parameters.items():
-        own = edge(p)
-        callers = [use for use in calls if any(q is p for q in use.module.parameters(recurse=False))]
-        if own is None or len(callers) > 1:
+        own, (known, use) = edge(p), _caller(p, calls)
+        if own is None or not known:
             continue
-        use = callers[0] if callers else None
-        node: Node | None = _only(above, own[0])
+        node = _only(above, own[0])
         if use is not None and node is not None:  # past the layer itself
             node = _only(above, node)
         while node is not None and node.name() in PASSING:
             node = _only(above, node)
         if node is not None and node.name() in SPREADING:
-            found[name] = Spread(node, p.shape if use is None else use.shapes[0], use)
+            found[name] = _spread(node, p, use)
+            paths[name] = _path(above, node)
     return found
 
 
-def _only(above: Mapping[Node, list[Node]], node: Node) -> Node | None:
+def _followed(start: Node, path: Path | None, p: Tensor, calls: list[Use]) -> Spread | None:
+    """Go the way of another graph; None if it does not lead to where the parameter meets the examples."""
+    known, use = _caller(p, calls)
+    if path is None or not known:
+        return None
+    node: Node | None = start
+    for k in path:
+        inputs = () if node is None else node.next_functions
+        node = inputs[k][0] if k < len(inputs) else None
+    own = edge(p)
+    if node is None or own is None or node.name() not in SPREADING:
+        return None
+    below = [_past(n) for n, _ in node.next_functions]
+    if use is not None:  # through the layer itself
+        below = [n for b in below if b is not None for n, _ in b.next_functions]
+    return _spread(node, p, use) if own[0] in below else None
+
+
+def _past(node: Node | None) -> Node | None:
+    """Go on to the first node that does more than move axes."""
+    while node is not None and node.name() in PASSING:
+        node = node.next_functions[0][0]
+    return node
+
+
+def _caller(p: Tensor, calls: list[Use]) -> tuple[bool, Use | None]:
+    """Return whether it is clear who uses a parameter, and the call of a layer that does (None: no layer)."""
+    callers = [use for use in calls if any(q is p for q in use.module.parameters(recurse=False))]
+    return len(callers) < 2, callers[0] if callers else None
+
+
+def _spread(node: Node, p: Tensor, use: Use | None) -> Spread:
+    return Spread(node, p.shape if use is None else use.shapes[0], use)
+
+
+def _path(above: Mapping[Node, list[tuple[Node, int]]], node: Node) -> Path:
+    path: list[int] = []
+    while above[node]:
+        node, k = above[node][0]
+        path.append(k)
+    return tuple(reversed(path))
+
+
+def _only(above: Mapping[Node, list[tuple[Node, int]]], node: Node) -> Node | None:
     """Return the one node that a gradient comes from, or None if there are several."""
     nodes = above.get(node, [])
-    return nodes[0] if len(nodes) == 1 else None
+    return nodes[0][0] if len(nodes) == 1 else None

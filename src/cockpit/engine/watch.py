@@ -170,7 +170,10 @@ class Watch:
     def _meeting(self, batch: Batch, losses: Tensor) -> list[RemovableHandle]:
         """Listen where parameters without an example axis meet the examples."""
         names = batch.plan.names(Way.SPREAD)
-        found = spreads(losses, {n: batch.parameters[n] for n in names}, self.capture.uses()) if names else {}
+        if not names:
+            return []
+        parameters = {name: batch.parameters[name] for name in names}
+        found = spreads(losses, parameters, self.capture.uses(), batch.plan.paths)
         for name in names:
             if name not in found:
                 batch.table.gap(name, "it meets the examples in another way than when that was checked")
