@@ -188,9 +188,10 @@ class Table:
     ) -> None:
         """Take numbers of further parameters; all are then in the order of the parameters."""
         known, others = self._stacked.get(statistic, ((), values[:0]))
-        rows = dict(zip((*known, *names), (*others, *values), strict=True))
-        order = tuple(name for name in self.parameters if name in rows)
-        self._stacked[statistic] = (order, np.stack([rows[name] for name in order]))
+        place = {name: k for k, name in enumerate((*known, *names))}
+        order = tuple([name for name in self.parameters if name in place])
+        joined = np.concatenate([others, values])
+        self._stacked[statistic] = (order, joined[[place[name] for name in order]])
 
     @property
     def gaps(self) -> dict[str, str]:
