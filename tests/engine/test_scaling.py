@@ -8,7 +8,7 @@ import torch
 
 from cockpit.engine.derived import Length
 from cockpit.engine.needs import Known
-from cockpit.engine.scaling import LAST, MEAN, UPDATE, Scaling
+from cockpit.engine.scaling import LAST, MEAN, UPDATE, Scaling, scale
 from cockpit.engine.table import Table
 from layer_check import normal
 
@@ -75,3 +75,17 @@ def test_tables_that_hold_tensors() -> None:
     t.enter(MEAN, {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, 4.0])}, everywhere=True)
     Scaling(RATES).apply(t)
     np.testing.assert_allclose(t.stacked(UPDATE)[1], [[-0.1, -0.2], [-1.5, -2.0]], rtol=1e-15)
+
+
+def test_each_step_of_a_stretch_has_its_own_factors() -> None:
+    steps = [Scaling({"a": 0.1 * k, "b": 0.5}, {"a": -2.0, "c": float(k)}) for k in range(4)]
+    singles = []
+    for k, step in enumerate(steps):
+        singles.append(table(mean=SLOPES + k, last=SLOPES - k, gradients=LENGTHS * k))
+        step.apply(singles[-1])
+    ks = np.arange(4.0)[:, None]
+    stretch = table(mean=SLOPES + ks[..., None], last=SLOPES - ks[..., None], gradients=LENGTHS * ks)
+    scale(stretch, steps)
+    for k, single in enumerate(singles):
+        for statistic in (UPDATE, LAST, UPDATES):
+            assert np.array_equal(stretch.stacked(statistic)[1][k], single.stacked(statistic)[1])

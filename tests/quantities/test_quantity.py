@@ -23,8 +23,11 @@ from cockpit.quantities.quantity import (
     OptimizerView,
     Quantity,
     Reading,
+    Readings,
     check_choice,
+    reading,
 )
+from cockpit.session import pending
 from cockpit.store.record import Histogram
 from session.loops import batch, events, individual_gradients, losses_of, net, plain, trained
 
@@ -212,3 +215,55 @@ def test_a_choice_is_checked_with_a_helpful_text() -> None:
     check_choice("Q", "way", "a", ["a", "b"])
     with pytest.raises(CockpitError, match=r"^Q\(way='c'\): way is one of 'a', 'b'$"):
         check_choice("Q", "way", "c", iter(["a", "b"]))
+
+
+@pytest.mark.parametrize("steps", [(), (4,)], ids=["one step", "a stretch"])
+def test_one_formula_for_a_step_and_for_a_stretch(steps: tuple[int, ...]) -> None:
+    each = np.arange(12.0)[: 3 * (steps or (1,))[0]].reshape(*steps, 3)
+    found = reading(each.sum(-1), ("a", "b", "c"), each, ["odd"], half=each.sum(-1) / 2)
+    if not steps:
+        assert type(found) is Reading
+        assert (found.value, dict(found.by_parameter)) == (3.0, {"a": 0.0, "b": 1.0, "c": 2.0})
+        assert (found.status, found.more) == ("odd", {"half": 1.5})
+        assert (type(reading(np.float64(2.0)).value), dict(reading(2.0).by_parameter)) == (float, {})
+    else:
+        assert isinstance(found, Readings)
+        assert found.value.tolist() == each.sum(-1).tolist()
+        assert found.by_parameter == (("a", "b", "c"), each)
+        assert found.status == ["odd"] * 4
+        assert found.more["half"].tolist() == (each.sum(-1) / 2).tolist()
+
+
+@dataclass(frozen=True, eq=False)
+class Largest(Quantity):
+    """The largest loss, of a step or of each of a stretch; some answers are withheld."""
+
+    needs = (Known.LOSSES,)
+    stretches = True
+    together: str = "right"
+
+    def compute(self, o: Observation) -> Reading:
+        losses = o.losses.numpy()
+        if losses.ndim == 1:
+            if o.step == 2:
+                raise Gap("withheld: on purpose")
+            return reading(losses.max(-1))
+        if self.together == "fails":
+            raise RuntimeError("not together")
+        if self.together == "is something else":
+            return Reading(1.0)
+        return reading(losses.max(-1)[: 3 if self.together == "is too short" else None])
+
+
+@pytest.mark.parametrize("together", ["right", "fails", "is something else", "is too short"])
+def test_a_stretch_that_cannot_be_answered_is_asked_step_by_step(
+    together: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "PATIENCE", 1e9)
+    found = trained(tmp_path, plain, 6, quantities=[Largest(together=together)])  # type: ignore[arg-type]
+    for t in (0, 1, 3, 4, 5):
+        value, status = found[t, "largest", ""]
+        assert status == "ok"
+        assert np.isfinite(value)
+    assert found[2, "largest", ""][1] == ("ok" if together == "right" else "withheld: on purpose")
+    assert events(tmp_path) == [], "it is not a failure"

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import torch
 
-from cockpit.quantities.quantity import Reading
-from cockpit.session.columns import COUPLED, columns
+from cockpit.quantities.quantity import Reading, Readings
+from cockpit.session.columns import COUPLED, columns, columns_of_steps
 from cockpit.store.record import NONFINITE, Column, Histogram, Histograms, Numbers, Record
 
 HIST = Histogram(np.array([1, 2]), np.arange(3.0))
@@ -72,3 +72,22 @@ def test_further_numbers_have_names_of_their_own_and_no_marks() -> None:
         assert (column.marks, column.checked) == (None, False)
         assert expected is None or dict(column.parts or {}) == expected
     assert (each.name, every.name) == ("q.each", "q.all")
+
+
+def test_readings_of_a_stretch_become_columns_of_its_steps() -> None:
+    values, each = np.array([1.0, math.nan, math.inf]), (("a",), np.ones((3, 1)))
+    status, more = ["ok", "flat", "ok"], {"x": np.arange(3.0)}
+    first, further = columns_of_steps((4, 5, 6), "q", Readings(values, each, status, more), None)
+    assert (first.steps, first.name, first.parts, first.marks) == ((4, 5, 6), "q", each, None)
+    assert first.statuses == ["ok", "flat", NONFINITE]
+    assert (further.name, further.values, further.statuses) == ("q.x", [0.0, 1.0, 2.0], None)
+
+
+def test_readings_of_a_stretch_are_marked_like_those_of_a_step() -> None:
+    marks = {"a": COUPLED}
+    (found,) = columns_of_steps((0, 1), "q", Readings(np.array([1.0, math.nan]), None), marks)
+    assert (found.statuses, found.marks) == ([COUPLED, NONFINITE], marks)
+    (found,) = columns_of_steps((0, 1), "q", Readings(np.ones(2), None), None)
+    assert found.statuses is None
+    (found,) = columns_of_steps((0, 1), "h", Readings([HIST, HIST], None, ["ok", "odd"]), None)
+    assert (list(found.values), found.statuses) == ([HIST, HIST], ["ok", "odd"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ from torch import nn
 
 from cockpit import Cockpit, GradAbsMax, GradHist1d, Quantity, Run
 from cockpit.engine.needs import Known
-from cockpit.engine.step import Observed
+from cockpit.engine.observed import Observed
 from cockpit.engine.table import Table
+from cockpit.engine.transfer import Transfer
 from cockpit.presets import ECONOMY
 from cockpit.quantities.quantity import Observation, OptimizerView
-from cockpit.session.cockpit import LAG
-from cockpit.session.pending import Pending
+from cockpit.session import pending
+from cockpit.session.pending import LAG, LONGEST, Pending
 from cockpit.session.recorder import Recorder
-from session.loops import batch, differences, events, losses_of, net, plain, records, sgd
+from cockpit.store import worker
+from session.loops import FIRST_ORDER, batch, differences, events, losses_of, net, plain, records, sgd
 
 LIGHT = ("loss", "grad_norm", "norm_test")
 """Quantities for which no vector of the model's size is kept, not even at the first step."""
@@ -30,14 +33,27 @@ LIGHT = ("loss", "grad_norm", "norm_test")
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps in the order in which they are recorded."""
     steps: list[int] = []
-    write = Recorder.step
+    write = Recorder.steps
 
-    def seen(self: Recorder, step: int, *more: Any) -> None:
-        steps.append(step)
-        write(self, step, *more)
+    def seen(self: Recorder, some: Sequence[int], *more: Any) -> None:
+        steps.extend(some)
+        write(self, some, *more)
 
-    monkeypatch.setattr(Recorder, "step", seen)
+    monkeypatch.setattr(Recorder, "steps", seen)
     return steps
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no step wait for others."""
+    monkeypatch.setattr(pending, "PATIENCE", 0.0)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let steps wait for others for as long as it takes, even where the training is slow."""
+    monkeypatch.setattr(pending, "PATIENCE", 1e9)
+    monkeypatch.setattr(Recorder, "when_quiet", lambda self, call: None)
 
 
 @pytest.fixture
@@ -74,20 +90,23 @@ class Training:
         self.t += 1
 
 
+@pytest.mark.parametrize(("budget", "most"), [(None, LONGEST), (0.5, LAG)])
 def test_steps_wait_for_their_numbers_but_not_for_ever(
-    tmp_path: Path, recorded: list[int], late: set[int]
+    budget: float | None, most: int, tmp_path: Path, recorded: list[int], late: set[int]
 ) -> None:
-    training = Training(tmp_path, LIGHT)
-    counts = []
-    for _ in range(LAG + 3):
+    training = Training(tmp_path, LIGHT, budget=budget)
+    training.cockpit.budget = None  # what it would leave out is due all the same
+    for t in range(2 * most):
         training.step()
-        counts.append(len(recorded))
-    assert counts == [0] * LAG + [1, 2, 3]
+        assert t + 1 - most <= len(recorded) <= t + 1 - most // 2 or not recorded
+    assert recorded
     training.cockpit.close()
-    assert recorded == list(range(LAG + 3))
+    assert recorded == list(range(2 * most))
 
 
-def test_what_has_arrived_is_recorded_in_order(tmp_path: Path, recorded: list[int], late: set[int]) -> None:
+def test_what_has_arrived_is_recorded_in_order(
+    tmp_path: Path, recorded: list[int], late: set[int], impatient: None
+) -> None:
     training = Training(tmp_path, LIGHT)
     training.step()
     late.add(1)
@@ -100,12 +119,52 @@ def test_what_has_arrived_is_recorded_in_order(tmp_path: Path, recorded: list[in
     assert recorded == [0, 1, 2]
 
 
-def test_without_delay_every_step_is_recorded_at_once(tmp_path: Path, recorded: list[int]) -> None:
+def test_steps_that_take_their_time_are_recorded_at_once(
+    tmp_path: Path, recorded: list[int], impatient: None
+) -> None:
     training = Training(tmp_path)
     for t in range(3):
         training.step()
         assert recorded == list(range(t + 1))
     training.cockpit.close()
+
+
+def test_small_steps_wait_for_each_other(tmp_path: Path, recorded: list[int], patient: None) -> None:
+    training = Training(tmp_path, LIGHT)
+    for t in range(2 * LONGEST + 2):
+        training.step()
+        assert len(recorded) == 1 + t // LONGEST * LONGEST, "the first one does not wait"
+    training.cockpit.close()
+    assert recorded == list(range(2 * LONGEST + 2))
+
+
+def test_large_steps_do_not(
+    tmp_path: Path, recorded: list[int], patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "LARGEST", 1)
+    training = Training(tmp_path)
+    for t in range(3):
+        training.step()
+        assert recorded == list(range(t + 1))
+    training.cockpit.close()
+
+
+def test_steps_are_recorded_while_the_training_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "PATIENCE", 1e9)
+    monkeypatch.setattr(worker, "INTERVAL", 0.02)
+    training = Training(tmp_path, LIGHT)
+    for _ in range(4):
+        training.step()
+    deadline = time.monotonic() + 20
+    while Run(tmp_path).steps() != (4, 3) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert Run(tmp_path).steps() == (4, 3)
+    for _ in range(4):
+        training.step()
+    training.cockpit.close()
+    assert Run(tmp_path).series("loss").steps.tolist() == list(range(8))
 
 
 def nan_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
@@ -129,19 +188,55 @@ def unwatched_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimi
         plain(cockpit, model, opt, t)
 
 
-@pytest.mark.parametrize("body", [plain, nan_at_two, changing, unwatched_at_two], ids=lambda f: f.__name__)
+def still_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
+    opt.param_groups[0]["lr"] = 0.0 if t == 2 else 0.1
+    plain(cockpit, model, opt, t)
+
+
+def flat_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
+    losses = losses_of(model, *batch(t))
+    cockpit.backward(0.0 * losses if t == 2 else losses)
+
+
+def fewer_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
+    cockpit.backward(losses_of(model, *batch(t, n=4 if t == 2 else 6)))
+
+
+BODIES = [plain, nan_at_two, changing, unwatched_at_two, still_at_two, flat_at_two, fewer_at_two]
+
+
+@pytest.mark.parametrize("quantities", [ECONOMY, [*FIRST_ORDER, "time"]], ids=["economy", "first order"])
+@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
 def test_records_are_the_same_whenever_they_come(
-    body: Callable[..., object], tmp_path: Path, request: pytest.FixtureRequest
+    body: Callable[..., object], quantities: list[Any], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     for name in ("now", "late"):
-        if name == "late":
-            request.getfixturevalue("late")
-        training = Training(tmp_path / name)
-        for _ in range(6):
+        request.getfixturevalue("late" if name == "late" else "impatient")
+        training = Training(tmp_path / name, quantities)
+        for _ in range(7):
             training.step(body)
         training.cockpit.close()
     assert differences(records(tmp_path / "late"), records(tmp_path / "now"), rtol=0, atol=0) == []
     assert sorted(events(tmp_path / "late")) == sorted(events(tmp_path / "now"))
+
+
+def test_steps_are_marked_by_what_was_known_at_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, patience in (("now", 0.0), ("late", 1e9)):
+        monkeypatch.setattr(pending, "PATIENCE", patience)
+        model = nn.Sequential(net()[0], nn.BatchNorm1d(6, dtype=torch.float64), net()[2])
+        opt = sgd(model)
+        with Cockpit(model, opt, quantities=["norm_test"], run=tmp_path / name) as cockpit:
+            for t in range(9):
+                model.train(t not in (3, 4, 5))
+                plain(cockpit, model, opt, t)
+                opt.step()
+                opt.zero_grad()
+    now, late = records(tmp_path / "now"), records(tmp_path / "late")
+    assert differences(late, now, rtol=0, atol=0) == []
+    marked = [now[t, "norm_test", ""][1] != "ok" for t in range(9)]
+    assert marked == [t not in (3, 4, 5) for t in range(9)]
 
 
 def test_a_checkpoint_waits(tmp_path: Path, recorded: list[int], request: pytest.FixtureRequest) -> None:
@@ -149,14 +244,12 @@ def test_a_checkpoint_waits(tmp_path: Path, recorded: list[int], request: pytest
     for name in ("now", "late"):
         if name == "late":
             request.getfixturevalue("late")
+        recorded.clear()
         training = Training(tmp_path / name, [*ECONOMY, "cabs"])
         for _ in range(3):
             training.step()
-        if name == "now":
-            recorded.clear()
         states.append(training.cockpit.state_dict())
-        if name == "late":
-            assert recorded == [0, 1, 2]
+        assert recorded == [0, 1, 2]
         training.cockpit.close()
     now, late = states
     assert late["step"] == now["step"] == 3
@@ -241,20 +334,21 @@ def test_what_fails_later_is_a_gap_of_its_own_step(tmp_path: Path, late: set[int
     assert all(found[t, "loss", ""][1] == "ok" for t in range(4))
 
 
+@pytest.mark.parametrize("quantities", [ECONOMY, LIGHT], ids=["one by one", "together"])
 def test_numbers_that_cannot_be_had_end_no_training(
-    tmp_path: Path, recorded: list[int], late: set[int], monkeypatch: pytest.MonkeyPatch
+    quantities: Any, tmp_path: Path, recorded: list[int], late: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settle, calls = Observed.settle, 0
+    arrays, sent = Transfer.arrays, list[Transfer]()
 
-    def broken(self: Observed) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
+    def broken(self: Transfer) -> Any:
+        if self not in sent:
+            sent.append(self)
+        if self in sent[1:2]:
             raise RuntimeError("the device is gone")
-        settle(self)
+        return arrays(self)
 
-    monkeypatch.setattr(Observed, "settle", broken)
-    training = Training(tmp_path)
+    monkeypatch.setattr(Transfer, "arrays", broken)
+    training = Training(tmp_path, quantities)
     for _ in range(4):
         training.step()
     training.cockpit.close()

@@ -62,7 +62,7 @@ def test_readings_of_earlier_steps_arrive(tmp_path: Path) -> None:
     for step in range(13):
         if step >= 3:
             found.read(quantity, observation(step - 3), {}, {})
-        found.step(step, (0.1, 0.2), (("note", f"at {step}"),), {})
+        found.steps([step], [(0.1, 0.2)], [(("note", f"at {step}"),)], {})
         found.event(step, "other", "this step's")
     found.close()
     run = Run(tmp_path)
@@ -99,7 +99,7 @@ def test_row_contributions_are_marked_where_individual_gradients_count(
     ]
     for step in range(4):
         found.read(quantity, observation(step), {}, dict(ways[step // 2]))
-        found.step(step, (0.1,), (), dict(ways[step // 2]))
+        found.steps([step], [(0.1,)], [()], dict(ways[step // 2]))
         if step < 2:
             assert found._writer is not None
             assert found._writer.flush()
@@ -126,7 +126,7 @@ def calls(found: Recorder, quantity: Quantity, coverage: dict[str, tuple[str, st
     o = observation(1)
     sys.setprofile(profile)
     found.read(quantity, o, {}, coverage)
-    found.step(1, (0.1,), (), coverage)
+    found.steps([1], [(0.1,)], [()], coverage)
     sys.setprofile(None)
     return seen
 
@@ -140,7 +140,7 @@ def test_no_work_for_each_parameter(tmp_path: Path) -> None:
         coverage = {name: ("row_contribution", "") for name in names}
         found = recorder(tmp_path / str(size), quantity)
         found.read(quantity, observation(0), {}, coverage)
-        found.step(0, (0.1,), (), coverage)
+        found.steps([0], [(0.1,)], [()], coverage)
         counted.append(calls(found, quantity, coverage))
         found.close()
     assert counted[0] == counted[1] < 60

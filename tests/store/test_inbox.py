@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from cockpit.store.inbox import Inbox, count
-from cockpit.store.record import Column, Histogram, Histograms, Numbers, Record
+from cockpit.store.record import Column, Columns, Histogram, Histograms, Numbers, Record
 
 
 def test_a_full_buffer_drops_detail_first_and_counts() -> None:
@@ -71,3 +71,28 @@ def test_columns_are_dropped_whole_and_counted_by_their_records() -> None:
     inbox.put((Column(100, "h", parts=hist),))
     assert len(inbox.wait(0)[0]) == 1
     assert inbox.take_dropped() is None
+
+
+def test_columns_of_several_steps_are_dropped_whole_and_counted() -> None:
+    inbox = Inbox(limit=100_000)
+    names, edge = tuple(f"w{k}" for k in range(100)), np.arange(11.0)
+    each = [Histograms(names, np.zeros((100, 10), dtype=np.int64), edge) for _ in range(2)]
+    whole = [Histogram(np.zeros(10, dtype=np.int64), edge) for _ in range(2)]
+    given = 0
+    for start in range(0, 200, 2):
+        steps = (start, start + 1)
+        given += 2 * 101 + 2 * 101
+        inbox.put(
+            (
+                Columns(steps, "h", whole, parts=each),
+                Columns(steps, "p", [0.0, 0.0], None, (names, np.ones((2, 100)))),
+            )
+        )
+    items, _ = inbox.wait(0)
+    kept = [item for row in items if isinstance(row, tuple) for item in row]
+    dropped = inbox.take_dropped()
+    assert dropped is not None
+    assert count(kept) + dropped.count == given
+    assert [item.name for item in kept if item.steps[0] == 2] == ["h", "p"]
+    assert [item.name for item in kept if item.steps[0] == 40] == ["p"]  # detail goes first
+    assert dropped.last == 199

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cockpit.store import chunks, index, rows, tables
-from cockpit.store.record import NONFINITE, Column, Histogram, Histograms, Numbers, Record, Value
+from cockpit.store.record import NONFINITE, Column, Columns, Histogram, Histograms, Numbers, Record, Value
 from cockpit.store.run import Run
 from cockpit.store.writer import Writer
 
@@ -21,7 +22,7 @@ NAMES = ("a.weight", "a.bias", "b.weight")
 EDGES = np.array([0.0, 1.0, 2.0])
 
 
-def write(folder: Path, items: list[Record | Column], size: int = 1000) -> Run:
+def write(folder: Path, items: Sequence[Record | Column | Columns], size: int = 1000) -> Run:
     """Write items in transactions of a given size, and return the run."""
     with Writer(folder) as writer:
         for k in range(0, len(items), size):
@@ -35,10 +36,12 @@ def histograms(counts: list[list[int]], names: tuple[str, ...] = NAMES) -> Histo
     return Histograms(names, np.array(counts), EDGES, np.array(outside))
 
 
-def singly(item: Record | Column) -> list[Record]:
+def singly(item: Record | Column | Columns) -> list[Record]:
     """Return the records that a column stands for."""
     if isinstance(item, Record):
         return [item]
+    if isinstance(item, Columns):
+        return [one for column in item for one in singly(column)]
     found = [] if item.value is None else [Record(item.step, item.name, item.value, "", item.status)]
     for scope, value in (item.parts or {}).items():
         status = (item.marks or {}).get(scope, "ok")
@@ -71,6 +74,22 @@ record = st.builds(
 )
 
 
+@st.composite
+def several(draw: st.DrawFn) -> Columns:
+    """Columns of some steps: numbers or histograms, by themselves or with those of the parameters."""
+    steps = tuple(draw(st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True)))
+    size = len(steps)
+    values = draw(
+        st.lists(st.floats() | st.just(Histogram(np.array([1, 2]), EDGES)), min_size=size, max_size=size)
+    )
+    rows = draw(st.lists(st.lists(st.floats(), min_size=3, max_size=3), min_size=size, max_size=size))
+    some = draw(st.lists(counts.map(histograms), min_size=size, max_size=size))
+    parts = draw(st.sampled_from([None, (NAMES, np.array(rows)), some]))
+    said = draw(st.none() | st.lists(words, min_size=size, max_size=size))
+    marks = draw(st.none() | st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["coupled", "odd"])))
+    return Columns(steps, draw(st.sampled_from(["p", "q"])), values, said, parts, marks)
+
+
 def plain(value: Value) -> str:
     if isinstance(value, Histogram):
         outside = (value.underflow, value.overflow, value.nan, value.inf)
@@ -79,9 +98,9 @@ def plain(value: Value) -> str:
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(items=st.lists(column | record, min_size=1, max_size=30), size=st.integers(1, 31))
+@given(items=st.lists(column | record | several(), min_size=1, max_size=30), size=st.integers(1, 31))
 def test_columns_are_read_back_as_the_records_they_stand_for(
-    items: list[Record | Column], size: int, tmp_path_factory: pytest.TempPathFactory
+    items: list[Record | Column | Columns], size: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     run = write(tmp_path_factory.mktemp("run"), items, size)
     expected: dict[tuple[str, str], dict[int, tuple[str, str]]] = {}
@@ -255,3 +274,21 @@ def test_columns_that_cannot_be_stored_do_not_take_others_with_them(tmp_path: Pa
     run = Run(tmp_path)
     assert len(run.series("p", "b.weight")) == 2
     assert len(run.events("refused")) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kept"),
+    [
+        (Columns((0, 2**70), "p", [1.0, 2.0]), [0]),
+        (Columns((0, 1), "p", [1.0, "no number"]), [0]),  # type: ignore[list-item]
+        (Columns((0, 1), "p", [1.0, 2.0], None, (("w", "w"), np.ones((2, 2)))), []),
+    ],
+    ids=["a step too far", "no number", "a parameter twice"],
+)
+def test_one_step_that_cannot_be_stored_does_not_take_others_with_it(
+    wrong: Columns, kept: list[int], tmp_path: Path
+) -> None:
+    with pytest.warns(RuntimeWarning, match="cannot be stored"):
+        run = write(tmp_path, [wrong, Columns((0, 1), "q", [3.0, 4.0])])
+    assert run.series("q").steps.tolist() == [0, 1]
+    assert run.series("p").steps.tolist() == kept

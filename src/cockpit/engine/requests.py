@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from cockpit.engine.derived import Derived, Folded, Length, MeanNorm2
 from cockpit.engine.histograms import Histogram2d
@@ -31,17 +32,17 @@ class Requests:
     sums: bool = False
     """Whether the summed gradient itself is asked for."""
 
-    @property
+    @cached_property
     def reads_gradients(self) -> bool:
         """Whether ``.grad`` is looked at."""
         return self.lengths or self.sums or MEAN in self.needs
 
-    @property
+    @cached_property
     def moves(self) -> bool:
         """Whether the step taken is asked for in any form."""
         return bool(self.needs & {Known.UPDATES, UPDATES, UPDATE})
 
-    @property
+    @cached_property
     def vectors(self) -> bool:
         """Whether somebody wants whole vectors."""
         return bool(self.needs & {Known.GRADIENTS, Known.PARAMETERS, Known.UPDATES})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,19 +25,29 @@ class Scaling:
 
     def apply(self, table: Table) -> None:
         """Enter what follows."""
-        if table.has(LAST):
-            names, slopes = table.stacked(LAST)
-            table.settle(LAST, names, slopes * _column(names, self.last))
-        if self.rates is None:
-            return
-        if table.has(MEAN):
-            names, slopes = table.stacked(MEAN)
-            table.settle(UPDATE, names, slopes * -_column(names, self.rates))
-        if table.has(GRADIENTS):
-            names, lengths = table.stacked(GRADIENTS)
-            rates = _column(names, self.rates)[:, 0]
-            table.settle(UPDATES, names, lengths * rates * rates)
+        scale(table, [self])
 
 
-def _column(names: tuple[str, ...], values: Mapping[str, float]) -> npt.NDArray[np.float64]:
-    return np.array([values.get(name, 0.0) for name in names])[:, None]
+def scale(table: Table, steps: Sequence[Scaling]) -> None:
+    """Enter what follows at a step, or at each of a stretch, where numbers have one more leading axis."""
+    if table.has(LAST):
+        names, slopes = table.stacked(LAST)
+        table.settle(LAST, names, slopes * _factors(names, slopes, [step.last for step in steps])[..., None])
+    rates = [step.rates for step in steps if step.rates is not None]
+    if not rates:
+        return
+    if table.has(MEAN):
+        names, slopes = table.stacked(MEAN)
+        table.settle(UPDATE, names, slopes * -_factors(names, slopes, rates)[..., None])
+    if table.has(GRADIENTS):
+        names, lengths = table.stacked(GRADIENTS)
+        factors = _factors(names, lengths[..., None], rates)
+        table.settle(UPDATES, names, lengths * factors * factors)
+
+
+def _factors(
+    names: tuple[str, ...], numbers: npt.NDArray[np.float64], steps: Sequence[Mapping[str, float]]
+) -> npt.NDArray[np.float64]:
+    """Return the factor of every parameter, [P] or [S, P], for numbers [P, N] or [S, P, N]."""
+    found = np.array([[values.get(name, 0.0) for name in names] for values in steps])
+    return found if numbers.ndim > 2 else found[0]

@@ -11,8 +11,8 @@ from torch import finfo
 from cockpit.engine.derived import Length
 from cockpit.engine.needs import Known
 from cockpit.engine.statistics import Direction, Projection
-from cockpit.quantities.noise import Array
-from cockpit.quantities.quantity import Observation, Quantity, Reading
+from cockpit.errors import Gap
+from cockpit.quantities.quantity import Array, Observation, Quantity, Reading, reading
 from cockpit.store.record import Numbers
 
 STEP = Length(Known.UPDATES)
@@ -33,69 +33,82 @@ class Alpha(Quantity):
 
     needs = (Known.LOSSES, STEP, HERE)
     needs_after = (Known.LOSSES, THERE)
+    stretches = True
 
+    @np.errstate(divide="ignore", invalid="ignore", over="ignore")
     def compute(self, o: Observation) -> Reading:
         after = o.following
         assert after is not None
         o.insist(HERE, "slopes")
         o.insist(STEP, "updates")
-        each = _by_parameter(o, after)
-        if not o.statistics.stacked(STEP)[1].any():
-            return Reading(-1.0, each, "zero_step: the optimiser did not move")
+        names, each = _by_parameter(o, after)
+        moved = o.statistics.stacked(STEP)[1].any(-1)
+        if not moved.all():
+            if moved.ndim:
+                raise Gap("zero_step: not all steps of a stretch moved")
+            return Reading(-1.0, Numbers(names, each), "zero_step: the optimiser did not move")
         o.statistics.total_exists(HERE)
         after.statistics.total_exists(THERE)
-        slopes0, slopes1 = o.statistics.stacked(HERE)[1].sum(0), after.statistics.stacked(THERE)[1].sum(0)
-        d0, d1 = float(slopes0.sum()) / len(slopes0), float(slopes1.sum()) / len(slopes1)
-        enough = min(len(slopes0), len(slopes1)) > 1
-        if not enough or Known.LOSSES not in o.known or Known.LOSSES not in after.known:
-            return _reading(d0, d1, each, "slopes_only: no variances or no losses")
-        status = "ok"
-        losses0, losses1 = o.losses.numpy(), after.losses.numpy()
-        epsilon = finfo(o.statistics.dtype).eps
-        v = [_variance_of_mean(x, epsilon) for x in (losses0, losses1, slopes0, slopes1)]
-        rise = float(losses1.sum()) / len(losses1) - float(losses0.sum()) / len(losses0)
-        c = rise - 0.5 * (d0 + d1)
-        if sum(v) == 0:
-            status, v = "noise_free: all examples agree", [1.0, 1.0, 1.0, 1.0]
-        ratio = c / (v[0] + v[1] + 0.25 * (v[2] + v[3]))
-        return _reading(d0 + 0.5 * v[2] * ratio, d1 + 0.5 * v[3] * ratio, each, status)
+        slopes0, slopes1 = o.statistics.stacked(HERE)[1].sum(-2), after.statistics.stacked(THERE)[1].sum(-2)
+        d0, d1 = _mean(slopes0), _mean(slopes1)
+        enough = min(slopes0.shape[-1], slopes1.shape[-1]) > 1
+        status = np.array("slopes_only: no variances or no losses")
+        if enough and Known.LOSSES in o.known and Known.LOSSES in after.known:
+            losses0, losses1 = o.losses.numpy(), after.losses.numpy()
+            epsilon = finfo(o.statistics.dtype).eps
+            v = np.stack([_variance_of_mean(x, epsilon) for x in (losses0, losses1, slopes0, slopes1)])
+            agree = v.sum(0) == 0
+            v = np.where(agree, 1.0, v)
+            c = _mean(losses1) - _mean(losses0) - 0.5 * (d0 + d1)
+            ratio = c / (v[0] + v[1] + 0.25 * (v[2] + v[3]))
+            d0, d1 = d0 + 0.5 * v[2] * ratio, d1 + 0.5 * v[3] * ratio
+            status = np.where(agree, "noise_free: all examples agree", "ok")
+        ends = (np.ravel(x).tolist() for x in np.broadcast_arrays(d0, d1, status))
+        places = [_place(*end) for end in zip(*ends, strict=True)]
+        alpha = np.array([place for place, _ in places]).reshape(d0.shape)
+        return reading(alpha, names, each, [word for _, word in places], slope_start=d0, slope_end=d1)
 
 
-def _variance_of_mean(x: Array, epsilon: float) -> float:
+def _mean(x: Array) -> Array:
+    return np.asarray(x.sum(-1) / x.shape[-1])
+
+
+def _variance_of_mean(x: Array, epsilon: float) -> Array:
     """Return the variance of the mean; what rounding alone explains is none."""
-    n = len(x)
-    off = x - x.sum() / n
-    variance = float(off @ off) / (n - 1)
-    rounding = 16 * epsilon * max(float(x.max()), -float(x.min()))
-    return 0.0 if variance <= rounding**2 else variance / n
+    n = x.shape[-1]
+    off = x - _mean(x)[..., None]
+    variance = (off * off).sum(-1) / (n - 1)
+    rounding = 16 * epsilon * np.abs(x).max(-1)
+    return np.where(variance <= rounding**2, 0.0, variance / n)
 
 
-def _reading(d0: float, d1: float, each: Numbers, status: str) -> Reading:
-    more = {"slope_start": d0, "slope_end": d1}
+def _place(d0: float, d1: float, status: str) -> tuple[float, str]:
+    """Return the place on a parabola of which the slopes at both ends are known."""
     if d1 < d0:
-        return Reading(nan, each, "concave: the fitted parabola has no minimum", more)
+        return nan, "concave: the fitted parabola has no minimum"
     if d0 == 0:
-        return Reading(nan, each, "flat: the fitted slope at the start vanishes", more)
+        return nan, "flat: the fitted slope at the start vanishes"
     if d0 > 0 and status == "ok":
         status = "uphill: the fitted minimum lies behind the start"
-    return Reading(-d1 / d0, each, status, more)
+    return -d1 / d0, status
 
 
-def _by_parameter(o: Observation, after: Observation) -> Numbers:
+def _by_parameter(o: Observation, after: Observation) -> tuple[tuple[str, ...], Array]:
     """Return minus the ratio of the slopes, −1 where a parameter stood still."""
     names, here = o.statistics.stacked(HERE)
     names_after, there = after.statistics.stacked(THERE)
-    d0, d1 = here.sum(1) / here.shape[1], there.sum(1) / there.shape[1] if there.size else np.zeros(0)
+    d0, d1 = _mean(here), _mean(there) if there.size else np.zeros(0)
     if names != names_after:
         place = {name: k for k, name in enumerate(names_after)}
         both = [k for k, name in enumerate(names) if name in place]
-        names, d0, d1 = tuple(names[k] for k in both), d0[both], d1[[place[names[k]] for k in both]]
+        d1 = d1[..., [place[names[k]] for k in both]]
+        names, d0 = tuple(names[k] for k in both), d0[..., both]
     moving, lengths = o.statistics.stacked(STEP)
     if moving != names:
-        steps = dict(zip(moving, lengths.tolist(), strict=True))
-        lengths = np.array([steps.get(name, 0.0) for name in names])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = -d1 / d0
+        places = {name: k for k, name in enumerate(moving)}
+        known = np.concatenate([lengths, np.zeros((*lengths.shape[:-1], 1))], -1)
+        lengths = known[..., [places.get(name, -1) for name in names]]
+    ratio = -d1 / d0
     ratio[d0 == 0] = nan
     ratio[~(lengths > 0)] = -1.0
-    return Numbers(names, ratio)
+    return names, ratio

@@ -19,6 +19,8 @@ class Distance(Quantity):
     $\theta_0$ are the parameters at the first watched step, or those restored with a checkpoint.
     """
 
+    stretches = True
+
     def start(self, parameters: Mapping[str, Tensor], memory: Memory) -> None:
         origin = memory.setdefault("origin", {})  # the same mapping as in a request made before
         if not origin:
@@ -33,6 +35,6 @@ class Distance(Quantity):
 
     def compute(self, o: Observation) -> Reading:
         separation = Separation(o.memory["origin"])
-        if set(o.statistics.parameters) - set(o.statistics.stacked(separation)[0]):
+        if not o.statistics.parameters.keys() <= set(o.statistics.stacked(separation)[0]):
             raise Gap("no_origin: a parameter appeared after the first watched step")
         return norms(o, separation)

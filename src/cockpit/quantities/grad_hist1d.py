@@ -7,7 +7,7 @@ from cockpit.engine.binning import edge_array
 from cockpit.engine.histograms import Histogram1d
 from cockpit.engine.needs import Need
 from cockpit.quantities.bins import Adaptation, NoAdaptation, Range
-from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
+from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading, Readings
 from cockpit.store.record import Histogram, Histograms
 
 
@@ -29,6 +29,10 @@ class GradHist1d(Quantity):
         return Histogram1d(self.bins, float(low), float(high))
 
     @property
+    def stretches(self) -> bool:
+        return self.adapt is None
+
+    @property
     def adaptive(self) -> bool:
         return self.adapt is not None
 
@@ -41,10 +45,14 @@ class GradHist1d(Quantity):
         o.statistics.total_exists(statistic)
         names, counts = o.statistics.stacked(statistic)
         edge = edge_array(statistic.bins, statistic.low, statistic.high)
-        inside, outside = counts[:, : self.bins], counts[:, self.bins :]
-        each = Histograms(names, inside, edge, outside) if self.by_parameter else {}
-        whole = Histogram(inside.sum(0), edge, *outside.sum(0).tolist())
-        policy = self.adapt or NoAdaptation()
-        if policy.when(o.step):
+        inside, outside = counts[..., : self.bins], counts[..., self.bins :]
+        whole, beyond = inside.sum(-2), outside.sum(-2).tolist()
+        if counts.ndim > 2:  # a stretch of steps
+            each = [Histograms(names, a, edge, b) for a, b in zip(inside, outside, strict=True)]
+            together = [Histogram(a, edge, *b) for a, b in zip(whole, beyond, strict=True)]
+            return Readings(together, each if self.by_parameter else None)
+        policy = self.adapt
+        if policy is not None and policy.when(o.step):
             o.memory["range"] = policy.adapted((statistic.low, statistic.high), o)
-        return Reading(whole, each)
+        alone = Histogram(whole, edge, *beyond)
+        return Reading(alone, Histograms(names, inside, edge, outside) if self.by_parameter else {})

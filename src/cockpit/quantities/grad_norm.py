@@ -7,6 +7,8 @@ from cockpit.engine.needs import Known
 from cockpit.quantities.norms import norms
 from cockpit.quantities.quantity import Observation, Quantity, Reading
 
+LENGTH = Length(Known.GRADIENTS)
+
 
 @dataclass(frozen=True, eq=False)
 class GradNorm(Quantity):
@@ -15,8 +17,9 @@ class GradNorm(Quantity):
     A parameter that no loss depends on counts as zero.
     """
 
-    needs = (Length(Known.GRADIENTS),)
+    needs = (LENGTH,)
+    stretches = True
 
     def compute(self, o: Observation) -> Reading:
-        o.insist(Length(Known.GRADIENTS), "gradients")
-        return norms(o, Length(Known.GRADIENTS))
+        o.insist(LENGTH, "gradients")
+        return norms(o, LENGTH)

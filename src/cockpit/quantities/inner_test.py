@@ -20,6 +20,7 @@ class InnerTest(Quantity):
     """
 
     needs = (Norm2(), MeanNorm2(), Projection(Direction.MEAN))
+    stretches = True
 
     def compute(self, o: Observation) -> Reading:
         return gradient_test(o, inner_test, inner=True)

@@ -15,10 +15,9 @@ import numpy.typing as npt
 from cockpit.engine.derived import MeanNorm2, SignalToNoise
 from cockpit.engine.statistics import Direction, Norm2, Projection
 from cockpit.errors import Gap
-from cockpit.quantities.quantity import Observation, Reading
-from cockpit.store.record import Numbers
+from cockpit.quantities.quantity import Array, Observation, Reading, reading
 
-Array = npt.NDArray[np.float64]
+NORM2, MEAN_NORM2, ALONG_MEAN = Norm2(), MeanNorm2(), Projection(Direction.MEAN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +30,10 @@ class Moments:
     inner2_sum: Any = 0.0
 
     def check(self) -> None:
-        """Raise the `Gap` of a test that is not defined."""
+        """Raise the `Gap` of a test that is not defined (of a stretch, where it is not at some step)."""
         if self.examples < 2:
             raise Gap("batch_size_1: the variance of one example is not defined")
-        if self.mean2 == 0:
+        if not np.all(self.mean2):
             raise Gap("zero_gradient: the mean gradient vanishes")
 
     @property
@@ -47,25 +46,30 @@ def gradient_test(o: Observation, test: Callable[[Moments], Any], inner: bool) -
     """Evaluate a gradient test on the model and on each parameter alone (NaN where it is not defined)."""
     names, whole, each, undefined = o.statistics.once(("moments", inner), lambda: _moments(o, inner))
     with np.errstate(divide="ignore", invalid="ignore"):
-        values = test(each) if o.examples > 1 else np.full(len(names), np.nan)
-        if undefined.any():
+        values = test(each) if o.examples > 1 else np.full(each.mean2.shape, np.nan)
+        if undefined is not None:
             values = np.where(undefined, np.nan, values)
         whole.check()
-        return Reading(float(test(whole)), Numbers(names, values))
+        return reading(test(whole), names, values)
 
 
-def _moments(o: Observation, inner: bool) -> tuple[tuple[str, ...], Moments, Moments, npt.NDArray[np.bool_]]:
+def _moments(
+    o: Observation, inner: bool
+) -> tuple[tuple[str, ...], Moments, Moments, npt.NDArray[np.bool_] | None]:
     """Return the parameters, the moments of the model and of each of them, and where the mean gradient vanishes."""
     n, table = o.examples, o.statistics
-    table.total_exists(Norm2())
-    names, norm2 = table.stacked(Norm2())
-    _, mean2 = table.stacked(MeanNorm2())
-    projected = table.stacked(Projection(Direction.MEAN))[1] if inner else np.zeros((len(names), 1))
-    together = projected.sum(0)
-    norm2_sums = norm2.sum(1)
-    whole = Moments(n, float(norm2_sums.sum()), float(mean2.sum()), float(together @ together))
-    each = Moments(n, norm2_sums, mean2, np.einsum("pn,pn->p", projected, projected))
-    return names, whole, each, mean2 == 0
+    table.total_exists(NORM2)
+    names, norm2 = table.stacked(NORM2)
+    _, mean2 = table.stacked(MEAN_NORM2)
+    norm2_sums = norm2.sum(-1)
+    sums: list[Any] = [0.0, 0.0]
+    if inner:
+        projected = table.stacked(ALONG_MEAN)[1]
+        together = projected.sum(-2)
+        sums = [(together * together).sum(-1), (projected * projected).sum(-1)]
+    whole = Moments(n, norm2_sums.sum(-1), mean2.sum(-1), sums[0])
+    undefined = mean2 == 0
+    return names, whole, Moments(n, norm2_sums, mean2, sums[1]), undefined if undefined.any() else None
 
 
 def difference(whole: Any, part: Any) -> Any:

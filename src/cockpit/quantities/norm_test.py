@@ -19,6 +19,7 @@ class NormTest(Quantity):
     """
 
     needs = (Norm2(), MeanNorm2())
+    stretches = True
 
     def compute(self, o: Observation) -> Reading:
         return gradient_test(o, norm_test, inner=False)

@@ -19,6 +19,7 @@ class OrthoTest(Quantity):
     """
 
     needs = (Norm2(), MeanNorm2(), Projection(Direction.MEAN))
+    stretches = True
 
     def compute(self, o: Observation) -> Reading:
         return gradient_test(o, ortho_test, inner=True)

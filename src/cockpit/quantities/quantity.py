@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from cockpit.engine.lanczos import Eigenpair
@@ -17,7 +19,7 @@ from cockpit.engine.table import Table
 from cockpit.errors import CockpitError, Gap
 from cockpit.naming import snake_case
 from cockpit.schedule import Schedule, as_schedule, every
-from cockpit.store.record import Histogram
+from cockpit.store.record import Histogram, Numbers
 
 Memory = dict[str, Any]
 """What a quantity remembers between steps: tensors, numbers, lists. Saved and restored with a checkpoint."""
@@ -73,6 +75,7 @@ class Observation:
 
 
 Number = float | Tensor
+Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +91,43 @@ class Reading:
     status: str = "ok"
     more: Mapping[str, Number | Mapping[str, Number]] = field(default_factory=dict)
     """Further numbers, stored as ``<quantity>.<key>``; a mapping gives one for each scope."""
+
+
+@dataclass(frozen=True, eq=False)
+class Readings(Reading):
+    """What a quantity returns of a stretch of S steps (`Quantity.stretches`)."""
+
+    value: Any = None
+    """An array [S], or a list of histograms."""
+    by_parameter: Any = None
+    """Names and an array [S, P], or a list of `Histograms`."""
+    status: Any = "ok"
+    """One for all steps, or a list."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further numbers, [S] each."""
+
+
+def reading(
+    value: Any,
+    names: tuple[str, ...] = (),
+    each: Array | None = None,
+    status: Sequence[str] = ("ok",),
+    **more: Any,
+) -> Reading:
+    """Return the reading of one step, or those of a stretch.
+
+    Args:
+        value: of the model, a number or an array [S].
+        names: the parameters.
+        each: their numbers, [P] or [S, P].
+        status: of each step, or of all.
+        more: further numbers of the model.
+    """
+    if np.ndim(value):
+        numbers = None if each is None else (names, each)
+        return Readings(value, numbers, list(status) * (len(value) // len(status)), more)
+    parts = {} if each is None else Numbers(names, each)
+    return Reading(float(value), parts, status[0], {key: float(number) for key, number in more.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +157,11 @@ class Quantity(ABC):
     def adaptive(self) -> bool:
         """Whether a request depends on the value before, which must then be known before the next step begins."""
         return type(self).request is not Quantity.request
+
+    @property
+    def stretches(self) -> bool:
+        """Whether `compute` takes a stretch of steps, too: statistics and losses [S, …] in, `Readings` out."""
+        return False
 
     def start(self, parameters: Mapping[str, Tensor], memory: Memory) -> None:  # noqa: B027  # most need none
         """Look at the parameters once, before the first step."""

@@ -7,11 +7,11 @@ due, no global random number is drawn, and whatever fails in here becomes a reco
 from __future__ import annotations
 
 import atexit
+import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from os import PathLike
 from typing import Any, Self
@@ -35,14 +35,15 @@ from cockpit.session.checks import (
     checked_optimizers,
     checked_quantities,
 )
+from cockpit.session.guard import Guard
 from cockpit.session.optimizers import Optimizers
-from cockpit.session.pending import Pending
+from cockpit.session.pending import Backlog, Pending, Stretch
 from cockpit.session.recorder import Recorder
 from cockpit.session.state import restored, saved
 from cockpit.session.stopwatch import clock_for
 
-LAG = 4
-"""How many steps may wait for their numbers to come from the device."""
+PAUSE = 10.0
+"""For how many seconds the training may wait for the writing thread, if that is recording steps."""
 
 
 class Cockpit:
@@ -95,9 +96,10 @@ class Cockpit:
         self._engine = Engine(self.model, ranks, seed, model, fast, memory)
         self._meter = self._engine.capture.meter
         self._memory: dict[str, Memory] = {q.name: {} for q in self.quantities}
+        self._adaptive = frozenset(q for q in self.quantities if q.adaptive)
         self._due: list[Quantity] = []
         self._waiting: list[Quantity] = []
-        self._pending: deque[Pending] = deque()
+        self._pending = Backlog(patient=budget is None)
         self._covered: tuple[Any, dict[str, tuple[str, str]]] = (None, {})
         self._asked: tuple[Any, frozenset[Need]] = (None, frozenset())
         self._previous: Observation | None = None
@@ -108,8 +110,10 @@ class Cockpit:
         if ranks is not None:  # only the first rank knows the run
             self.step = int(ranks.sum(torch.tensor(float(self.step if ranks.rank == 0 else 0))))
         self._optimizers = Optimizers(self.model, optimizers, self._before_update, self._after_update)
-        self._exit = partial(_settle_last, weakref.ref(self))
+        self._settling = threading.RLock()
+        self._exit = partial(_settle, weakref.ref(self), wait=True)
         atexit.register(self._exit)  # after the writer's own, so it is called before it
+        self._recorder.when_quiet(partial(_settle, weakref.ref(self), wait=False))
         self._plan()
 
     # -- what the user calls ----------------------------------------------------------------------------
@@ -134,7 +138,7 @@ class Cockpit:
             losses: one loss per example, [N] (``reduction="none"``).
         """
         self._check_open("backward")
-        with self._watched(checked_losses(losses, "backward"), own=True):
+        with Watched(self, checked_losses(losses, "backward"), own=True):
             losses.mean().backward()
 
     def watch(self, losses: Tensor | None = None) -> AbstractContextManager[None]:
@@ -147,28 +151,7 @@ class Cockpit:
         self._check_open("watch")
         if losses is not None:
             checked_losses(losses, "watch")
-        return self._watched(losses, own=False)
-
-    @contextmanager
-    def _watched(self, losses: Tensor | None, own: bool) -> Iterator[None]:
-        if self._watching:
-            raise CockpitError(
-                "watch: a backward pass is being watched already. Leave the first `with cockpit.watch(…)` block "
-                "(or the call of `cockpit.backward`) before the next one; each holds exactly one backward pass."
-            )
-        self._watching = True
-        watched = False
-        try:
-            watched = self._enter(losses, own)
-            yield
-        except BaseException:
-            self._engine.interrupt()  # the user's exception is the news; nothing of this pass is kept
-            raise
-        else:
-            if watched:
-                self._leave()
-        finally:
-            self._watching = False
+        return Watched(self, losses, own=False)
 
     def log(self, **metrics: float) -> None:
         """Record numbers of your own at the present step: ``train_loss``, ``valid_accuracy``, whatever you name.
@@ -232,20 +215,29 @@ class Cockpit:
 
     def _plan(self) -> None:
         """Decide once what the coming step is asked for."""
-        self._due = [q for q in self.quantities if self._is_due(q)]
+        due = []
+        for quantity in self.quantities:
+            try:
+                if quantity.when(self.step):
+                    due.append(quantity)
+            except Exception as failure:
+                self._recorder.failure(self.step, quantity.name, f"its schedule raised {failure!r}")
+        self._due = self._due if due == self._due else due  # the same object saves comparing what is in it
         if self.budget is not None:
             with self._recorder.guarded(self.step, "budget"):
                 self._due = self.budget.plan(self.step, self._due)
                 for text in self.budget.news():
                     self._recorder.event(self.step, "budget", text)
         with self._guarded("preparing the step"):
-            self._engine.motion.plain = self._optimizers.foreseeable
-            self._engine.begin(self._needs())
+            needs = self._needs()
+            if needs or self._engine.busy:
+                self._engine.motion.plain = self._optimizers.foreseeable
+                self._engine.begin(needs)
 
     def _needs(self) -> frozenset[Need]:
         """Return what the quantities ask of the coming step; the same object as long as they ask for the same."""
         asking = (self._due, self._waiting)
-        if asking == self._asked[0] and not any(q.adaptive for q in self._due):
+        if asking == self._asked[0] and self._adaptive.isdisjoint(self._due):
             return self._asked[1]
         needs = {need for q in self._waiting for need in q.needs_after}
         for quantity in self._due:
@@ -254,12 +246,12 @@ class Cockpit:
         self._asked = (asking, frozenset(needs))
         return self._asked[1]
 
-    def _is_due(self, quantity: Quantity) -> bool:
+    def _interrupt(self) -> None:
+        """The watched backward pass was broken off."""
         try:
-            return quantity.when(self.step)
-        except Exception as failure:
-            self._recorder.failure(self.step, quantity.name, f"its schedule raised {failure!r}")
-            return False
+            self._engine.interrupt()
+        finally:
+            self._watching = False
 
     def _leave(self) -> None:
         """The watched backward pass is over."""
@@ -325,6 +317,8 @@ class Cockpit:
         self._plan()
 
     def _before_update(self) -> None:
+        if not self._engine.busy:
+            return
         with self._meter, self._guarded("measuring before the update"):
             self._engine.before_update()
 
@@ -340,7 +334,7 @@ class Cockpit:
         began = time.perf_counter()
         self._optimizers.begin()
         seen = self._finish() if self._due or self._waiting else True
-        if self._pending:
+        if self._pending and self._pending.ripe:
             self._settle(wait=False)
         self.step += 1
         if self.budget is not None:
@@ -360,9 +354,11 @@ class Cockpit:
                 observed = self._engine.nothing()
             failed = False
         if observed is not None:
-            self._pending.append(Pending(self.step, observed, view, self._due, self._waiting, time.time()))
+            now, coverage = time.time(), self.coverage
+            self._pending.add(Pending(self.step, observed, view, self._due, self._waiting, now, coverage))
             self._waiting = [q for q in self._due if q.needs_after]
-            self._settle(wait=observed.heavy or any(q.adaptive for q in self._due))
+            if observed.heavy or not self._adaptive.isdisjoint(self._due):
+                self._settle(wait=True)
             return True
         self._waiting = []
         if self._due and not failed:
@@ -371,37 +367,52 @@ class Cockpit:
         return False
 
     def _settle(self, wait: bool) -> None:
-        """Record the steps whose numbers have arrived; or (``wait``) all there are."""
-        while self._pending and (wait or len(self._pending) > LAG or self._pending[0].observed.arrived):
-            with self._guarded("recording the step", abandon=False):
-                self._record(self._pending.popleft())
+        """Record the steps whose numbers have arrived; or (``wait``) all there are.
 
-    def _record(self, p: Pending) -> None:
-        before, self._previous = self._previous, None
-        p.observed.settle()
-        now = p.observation()
-        if before is not None:
-            for quantity in p.waiting:
-                self._recorder.read(
-                    quantity, before, self._memory[quantity.name], self.coverage, following=now
-                )
-        waiting = False
-        for quantity in p.due:
-            if quantity.needs_after:
-                waiting = True
-            else:
-                self._recorder.read(quantity, now, self._memory[quantity.name], self.coverage)
-        self._previous = now if waiting else None
-        self._recorder.step(p.step, p.view.learning_rates, p.observed.notes, self.coverage)
-
-    @contextmanager
-    def _guarded(self, doing: str, abandon: bool = True) -> Iterator[None]:
+        The writing thread does so, too, where the training pauses: what is known must not wait for the next step.
+        """
+        if not self._settling.acquire(timeout=PAUSE if wait else 0):
+            return
         try:
-            yield
-        except Exception as failure:  # watching must never end a training
-            if abandon:
-                self._engine.abandon()
-            self._recorder.failure(self.step, "", f"{doing}: {type(failure).__name__}: {failure}")
+            while steps := self._pending.stretch(wait):
+                with Guard(self._lost, "recording the step"):
+                    self._record(steps)
+        finally:
+            self._settling.release()
+
+    def _record(self, steps: Sequence[Pending]) -> None:
+        before, self._previous = self._previous, None
+        try:
+            stretch = Stretch(steps)
+        except Exception:
+            if len(steps) == 1:
+                raise
+            self._previous = before  # the numbers of some step cannot be had: the others' may
+            for step in steps:
+                with Guard(self._lost, "recording the step"):
+                    self._record([step])
+            return
+        first, memory = steps[0], self._memory
+        if before is not None:
+            for q in first.waiting:
+                self._recorder.read(q, before, memory[q.name], first.coverage, stretch.one(0))
+        for q in first.due:
+            self._recorder.read_stretch(q, stretch, memory[q.name], first.coverage)
+        self._previous = stretch.one(-1) if any(q.needs_after for q in first.due) else None
+        rates, notes = [p.view.learning_rates for p in steps], [p.observed.notes for p in steps]
+        self._recorder.steps(stretch.numbers, rates, notes, first.coverage)
+
+    def _guarded(self, doing: str) -> Guard:
+        return Guard(self._failed, doing)
+
+    def _failed(self, doing: str, failure: Exception) -> None:
+        """Give up the step: watching must never end a training."""
+        self._engine.abandon()
+        self._lost(doing, failure)
+
+    def _lost(self, doing: str, failure: Exception) -> None:
+        """Record a failure of our own."""
+        self._recorder.failure(self.step, "", f"{doing}: {type(failure).__name__}: {failure}")
 
     def _check_open(self, call: str) -> None:
         if self._closed:
@@ -410,11 +421,42 @@ class Cockpit:
             )
 
 
-def _settle_last(cockpit: weakref.ref[Cockpit]) -> None:
-    """Record what is still on its way when the program ends without `Cockpit.close`."""
+class Watched:
+    """The block around one backward pass."""
+
+    def __init__(self, cockpit: Cockpit, losses: Tensor | None, own: bool) -> None:
+        self._cockpit, self._losses, self._own = cockpit, losses, own
+        self._entered = False
+
+    def __enter__(self) -> None:
+        if self._cockpit._watching:
+            raise CockpitError(
+                "watch: a backward pass is being watched already. Leave the first `with cockpit.watch(…)` block "
+                "(or the call of `cockpit.backward`) before the next one; each holds exactly one backward pass."
+            )
+        self._cockpit._watching = True
+        try:
+            self._entered = self._cockpit._enter(self._losses, self._own)
+        except BaseException:
+            self._cockpit._interrupt()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._cockpit._interrupt()  # the user's exception is the news; nothing of this pass is kept
+            return
+        try:
+            if self._entered:
+                self._cockpit._leave()
+        finally:
+            self._cockpit._watching = False
+
+
+def _settle(cockpit: weakref.ref[Cockpit], wait: bool) -> None:
+    """Record what is still under way when the training pauses, or the program ends without `Cockpit.close`."""
     found = cockpit()
     if found is not None:
-        found._settle(wait=True)
+        found._settle(wait)
 
 
 def attach(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cockpit.quantities.quantity import Reading
-from cockpit.store.record import NONFINITE, Column, Histogram, Histograms, Numbers, Record
+from cockpit.quantities.quantity import Reading, Readings
+from cockpit.store.record import NONFINITE, Column, Columns, Histogram, Histograms, Numbers, Record
 
 COUPLED = "batch_coupled: BatchNorm in training mode couples the examples; these are row contributions"
 
@@ -46,6 +47,28 @@ def columns(step: int, name: str, reading: Reading, marks: Mapping[str, str] | N
             found += _parts(step, f"{name}.{key}", further, None, checked=False)
         else:
             found.append(Column(step, f"{name}.{key}", further))  # type: ignore[arg-type]
+    return found
+
+
+def columns_of_steps(
+    steps: tuple[int, ...], name: str, reading: Readings, marks: Mapping[str, str] | None
+) -> list[Columns]:
+    """Return the readings of a stretch of steps as they are stored; see `columns`."""
+    values, status = reading.value, reading.status
+    said = [status] * len(steps) if isinstance(status, str) else list(status)
+    if marks is not None:
+        said = [COUPLED if one == "ok" else one for one in said]
+    if isinstance(values, np.ndarray):
+        finite, values = np.isfinite(values), values.tolist()
+        if not finite.all():
+            said = [
+                NONFINITE if not good and one in ("ok", COUPLED) else one
+                for one, good in zip(said, finite.tolist(), strict=True)
+            ]
+    statuses: Sequence[str] | None = None if all(one == "ok" for one in said) else said
+    found = [Columns(steps, name, values, statuses, reading.by_parameter, marks)]
+    for key, further in reading.more.items():
+        found.append(Columns(steps, f"{name}.{key}", further.tolist()))
     return found
 
 

@@ -1,17 +1,36 @@
-"""Pending: a step that is over, whose numbers may still be on their way from the device."""
+"""Pending: steps that are over, whose numbers may still be on their way from the device, until they are recorded.
+
+Steps in a row that are alike make a stretch and are recorded together, which costs little more than one of them.
+For that, small steps wait for each other, but not for long.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from cockpit.engine.step import Observed
+from cockpit.engine.needs import Known
+from cockpit.engine.observed import Observed
+from cockpit.engine.stretch import Settled, alike
 from cockpit.quantities.quantity import Observation, OptimizerView, Quantity
 
+LAG = 4
+"""How many steps may wait for their numbers to come from the device, and more only where they wait for each other."""
+LONGEST = 32
+"""How many steps may wait for each other."""
+PATIENCE = 0.1
+"""For how many seconds they may."""
+LARGEST = 2**24
+"""How many bytes of numbers may wait."""
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(slots=True, eq=False)
 class Pending:
     """What is needed to record a step once its numbers are there."""
 
+    # Not frozen: one is made at every step, and a frozen one takes four times as long.
     step: int
     observed: Observed
     view: OptimizerView
@@ -19,6 +38,8 @@ class Pending:
     waiting: list[Quantity]
     """Quantities of the step before that need this one, too."""
     clock: float
+    coverage: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """By which way each parameter's individual gradients were had; another object where that has changed."""
 
     def observation(self) -> Observation:
         """Return what quantities may look at."""
@@ -35,3 +56,98 @@ class Pending:
             o.variances,
             self.clock,
         )
+
+    def continues(self, other: Pending) -> bool:
+        """Say whether it follows another step and is like it."""
+        return (
+            self.step == other.step + 1
+            and (self.view.name, self.view.plain_sgd) == (other.view.name, other.view.plain_sgd)
+            and self.coverage is other.coverage
+            and self.due == other.due
+            and alike(self.observed, other.observed)
+        )
+
+
+class Stretch:
+    """Steps in a row that are alike, once their numbers have arrived: one by one, or some of them together."""
+
+    def __init__(self, steps: Sequence[Pending]) -> None:
+        self._steps = steps
+        self.numbers = tuple(p.step for p in steps)
+        self._settled = Settled([p.observed for p in steps]) if len(steps) > 1 else None
+        if self._settled is None:
+            steps[0].observed.settle()
+        self._parts: dict[tuple[int, int], Observation] = {}
+        self._ones: dict[int, Observation] = {}
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def one(self, k: int) -> Observation:
+        """Return what quantities may look at in one step."""
+        k %= len(self)
+        if k not in self._ones:
+            if self._settled is not None:
+                self._settled.step(k)
+            self._ones[k] = self._steps[k].observation()
+        return self._ones[k]
+
+    def part(self, start: int, stop: int) -> Observation:
+        """Return what quantities may look at in several steps at once: statistics and losses, [S, …].
+
+        Learning rates, which change from step to step, are not there.
+        """
+        assert self._settled is not None
+        if (start, stop) not in self._parts:
+            p, which = self._steps[start], slice(start, stop)
+            losses = self._settled.losses
+            known = {} if losses is None else {Known.LOSSES: losses[which]}
+            table, view = self._settled.part(which), OptimizerView(p.view.name, {}, p.view.plain_sgd)
+            self._parts[start, stop] = Observation(p.step, p.observed.examples, table, view, {}, known)
+        return self._parts[start, stop]
+
+
+class Backlog:
+    """The steps that are pending.
+
+    Args:
+        patient: whether small steps wait for each other.
+    """
+
+    def __init__(self, patient: bool = True) -> None:
+        self._steps: deque[Pending] = deque()
+        self._patient = patient
+        self._most = 1
+        """How many steps like the newest may wait for each other."""
+        self._last = -PATIENCE
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def add(self, step: Pending) -> None:
+        """Let a step wait."""
+        self._steps.append(step)
+        if self._patient:
+            seen = step.observed
+            self._most = min(LONGEST, 1 + LARGEST // max(1, seen.size)) if seen.small else 1
+
+    @property
+    def ripe(self) -> bool:
+        """Whether it is time to record what has arrived."""
+        return len(self._steps) >= self._most or time.monotonic() - self._last >= PATIENCE
+
+    def stretch(self, wait: bool) -> list[Pending]:
+        """Take out the oldest steps: those alike that have arrived, or (``wait``) whenever they do."""
+        self._last = time.monotonic()
+        steps, found = self._steps, list[Pending]()
+        patience = max(LAG, self._most)
+        forced = len(steps) if wait else 0 if len(steps) <= patience else len(steps) - patience // 2
+        while steps and (len(found) < forced or steps[0].observed.arrived):
+            if found and not steps[0].continues(found[-1]):
+                break
+            found.append(steps.popleft())
+        return found
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._steps.clear()

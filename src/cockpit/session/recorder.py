@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from torch import nn
 from cockpit.engine.needs import individual_gradients
 from cockpit.engine.ranks import Ranks
 from cockpit.errors import CockpitError, Gap
-from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
-from cockpit.session.columns import COUPLED, columns
+from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading, Readings
+from cockpit.session.columns import COUPLED, columns, columns_of_steps
+from cockpit.session.pending import Stretch
 from cockpit.store.folder import run_folder
-from cockpit.store.record import Column, Event, Record
+from cockpit.store.record import Column, Columns, Event, Record
 from cockpit.store.run import Run
 from cockpit.store.writer import Writer
 from cockpit.version import __version__
@@ -59,6 +60,30 @@ class Recorder:
             self._rewind = self.first
         self._writer = Writer(self.folder, _meta(model, optimizers, quantities, config, ranks))
 
+    def read_stretch(
+        self, quantity: Quantity, stretch: Stretch, memory: Memory, coverage: Mapping[str, tuple[str, str]]
+    ) -> None:
+        """Ask a quantity for its values at the steps of a stretch and write them.
+
+        Where it needs the following step, at all but the last.
+        """
+        late = bool(quantity.needs_after)
+        size = len(stretch) - late
+        if size > 1 and quantity.stretches:
+            following = stretch.part(1, size + 1) if late else None
+            own = _given(stretch.part(0, size), memory, following)
+            with suppress(Exception):  # whose it is, is seen when they are asked for one by one
+                reading = quantity.compute(own)
+                assert isinstance(reading, Readings)
+                marks = self._marks_of(quantity, own.step, memory, coverage)
+                found = columns_of_steps(stretch.numbers[:size], self._name(quantity), reading, marks)
+                if (writer := self._ready()) is not None:
+                    writer.write(found)
+                return
+        for k in range(size):
+            following = stretch.one(k + 1) if late else None
+            self.read(quantity, stretch.one(k), memory, coverage, following)
+
     def read(
         self,
         quantity: Quantity,
@@ -69,19 +94,16 @@ class Recorder:
     ) -> None:
         """Ask a quantity for its value of a step and write it; what it cannot say becomes a gap.
 
-        The step may be an earlier one than that of the latest `step` or `event`. ``coverage`` is known again by its
+        The step may be an earlier one than that of the latest `steps` or `event`. ``coverage`` is known again by its
         identity: a mapping that has been handed over is not changed any more.
         """
         own = _given(o, memory, following)
-        step, name = o.step, self._names.get(id(quantity)) or quantity.name
+        step, name = o.step, self._name(quantity)
         found: list[Record | Column]
         try:
             value = quantity.compute(own)
             reading = value if isinstance(value, Reading) else Reading(value)
-            marks = self._marks(coverage)
-            if marks is not None and not any(map(individual_gradients, quantity.request(memory, step))):
-                marks = None
-            found = columns(step, name, reading, marks)
+            found = columns(step, name, reading, self._marks_of(quantity, step, memory, coverage))
         except Gap as gap:
             found = [Column(step, name, float("nan"), str(gap))]
         except Exception as failure:
@@ -91,6 +113,18 @@ class Recorder:
         if (writer := self._ready()) is not None:
             writer.write(found)
 
+    def _name(self, quantity: Quantity) -> str:
+        return self._names.get(id(quantity)) or quantity.name
+
+    def _marks_of(
+        self, quantity: Quantity, step: int, memory: Memory, coverage: Mapping[str, tuple[str, str]]
+    ) -> Mapping[str, str] | None:
+        """Return the statuses of parameters of which a quantity knows row contributions only."""
+        marks = self._marks(coverage)
+        if marks is not None and not any(map(individual_gradients, quantity.request(memory, step))):
+            return None
+        return marks
+
     @contextmanager
     def guarded(self, step: int, name: str) -> Iterator[None]:
         """Turn what a quantity raises into a recorded failure."""
@@ -99,23 +133,27 @@ class Recorder:
         except Exception as failure:
             self.failure(step, name, f"failed: {type(failure).__name__}: {failure}")
 
-    def step(
+    def steps(
         self,
-        step: int,
-        learning_rates: Sequence[float],
-        notes: Sequence[tuple[str, str]],
+        steps: Sequence[int],
+        learning_rates: Sequence[Sequence[float]],
+        notes: Sequence[Sequence[tuple[str, str]]],
         coverage: Mapping[str, tuple[str, str]],
     ) -> None:
-        """Write what belongs to the step as a whole."""
+        """Write what belongs to steps as a whole: their learning rates, and what is to be noted of each."""
         writer = self._ready()
         if writer is None:
             return
-        rates: list[Record | Column] = [Column(step, "learning_rate", learning_rates[0])]
-        if len(learning_rates) > 1:
-            rates += [Record(step, "learning_rate", r, f"group_{k}") for k, r in enumerate(learning_rates)]
+        rates: list[Record | Columns] = [
+            Columns(tuple(steps), "learning_rate", [groups[0] for groups in learning_rates])
+        ]
+        for step, groups in zip(steps, learning_rates, strict=True):
+            if len(groups) > 1:
+                rates += [Record(step, "learning_rate", r, f"group_{k}") for k, r in enumerate(groups)]
         writer.write(rates)
-        for kind, text in notes:
-            self.event(step, kind, text)
+        for step, noted in zip(steps, notes, strict=True):
+            for kind, text in noted:
+                self.event(step, kind, text)
         if coverage is not self._coverage:
             if coverage != self._coverage:
                 words = {n: {"way": way, "reason": reason} for n, (way, reason) in coverage.items()}
@@ -152,6 +190,11 @@ class Recorder:
         """Store something about the run as a whole."""
         if self._writer is not None:
             self._writer.set_meta(dict(meta))
+
+    def when_quiet(self, call: Callable[[], None]) -> None:
+        """Have something called, in another thread, whenever nothing was written for a while."""
+        if self._writer is not None:
+            self._writer.when_quiet(call)
 
     def rewind(self, step: int) -> None:
         """Continue the run from a step; what was recorded at or beyond it is superseded.

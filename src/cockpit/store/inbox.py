@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cockpit.store.record import Column, Event, Histogram, Histograms, Numbers, Record
+from cockpit.store.record import Column, Columns, Event, Histogram, Histograms, Numbers, Record
 
 LIMIT = 256 * 2**20
 RECORD = 250
@@ -41,7 +41,8 @@ class Noted:
     data: str
 
 
-Item = tuple[Record | Column, ...] | Noted | Meta | Rewind
+Given = Record | Column | Columns
+Item = tuple[Given, ...] | Noted | Meta | Rewind
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Inbox:
         self._given = self._done = 0  # items put in and taken out for good, ever
         self._dropped: Dropped | None = None
         self.acknowledged = 0  # records committed
+        self.quiet: Callable[[], None] | None = None
+        """Called by the writing thread when nothing has come for a while."""
 
     def put(self, item: Item) -> None:
         """Add an item; never waits for the disk."""
@@ -93,29 +96,25 @@ class Inbox:
                 self._changed.notify_all()
             self._size += size
 
-    def _admit(self, items: tuple[Record | Column, ...]) -> tuple[tuple[Record | Column, ...], int]:
+    def _admit(self, items: tuple[Given, ...]) -> tuple[tuple[Given, ...], int]:
         """Return the records and columns there is room for, and their size."""
         free, size = self._limit - self._size, 0
-        for (
-            item
-        ) in items:  # nearly always all are columns of numbers, and there is room: keep that path short
+        for item in items:  # nearly always columns of numbers, and there is room: keep that path short
             if type(item) is not Column or type(item.value) not in PLAIN or type(item.parts) not in PLAIN:
                 break
             size += RECORD if item.parts is None else RECORD + 8 * len(item.parts.names)
         else:
             if size <= free:
                 return items, size
-        taken: list[Record | Column] = []
+        taken: list[Given] = []
         size = 0
         for item in items:
             cost, detail = _cost(item)
             if size + cost > (free - self._limit // 2 if detail else free):
                 self.drop(dropped((item,)))
                 continue
-            if detail and isinstance(
-                item.value, np.ndarray
-            ):  # it may be a view of what training changes next
-                item = replace(item, value=item.value.copy())
+            if detail and not isinstance(item, Columns) and isinstance(item.value, np.ndarray):
+                item = replace(item, value=item.value.copy())  # a view, maybe, of what training changes next
             taken.append(item)
             size += cost
         return tuple(taken), size
@@ -171,18 +170,24 @@ class Inbox:
 
 def count(items: Iterable[object]) -> int:
     """Return how many records there are, those in columns counted one by one."""
-    return sum(len(item) if isinstance(item, Column) else 1 for item in items)
+    return sum(len(item) if isinstance(item, Column | Columns) else 1 for item in items)
 
 
 def dropped(items: tuple[object, ...]) -> Dropped | None:
     """Return what is lost with these records and columns."""
-    steps = [step for item in items if isinstance(step := getattr(item, "step", None), int)]
+    steps = [step for item in items for step in _steps(item) if isinstance(step, int)]
     return Dropped(count(items), min(steps, default=0), max(steps, default=0)) if items else None
 
 
-def _cost(item: Record | Column) -> tuple[int, bool]:
+def _steps(item: object) -> Iterable[object]:
+    return item.steps if isinstance(item, Columns) else (getattr(item, "step", None),)
+
+
+def _cost(item: Given) -> tuple[int, bool]:
     """Return the bytes an item takes, and whether arrays or histograms are among them."""
     cost, detail = RECORD, False
+    if type(item) is Columns:
+        return _cost_of_columns(item)
     if type(item) is Column and (parts := item.parts) is not None:
         if isinstance(parts, Histograms):
             cost, detail = cost + int(parts.counts.nbytes), True
@@ -196,3 +201,12 @@ def _cost(item: Record | Column) -> tuple[int, bool]:
     return (
         (cost + int(value.nbytes), True) if isinstance(value, np.ndarray) and value.ndim else (cost, detail)
     )
+
+
+def _cost_of_columns(columns: Columns) -> tuple[int, bool]:
+    if type(columns.values[0]) is float and not isinstance(columns.parts, list):
+        return RECORD + 8 * len(columns), False
+    counts = [
+        h.counts for h in (*columns.values, *(columns.parts or ())) if isinstance(h, Histogram | Histograms)
+    ]
+    return RECORD * (1 + len(counts)) + sum(int(c.nbytes) for c in counts), True

@@ -1,12 +1,12 @@
 """The plain values that flow from a training step into the run: Record, Histogram, Event, and all parameters at once.
 
 A `Record` is one value; a `Column` holds the values of one quantity at one step for the model and for all of its
-parameters in one object, so that recording a step costs no Python per parameter.
+parameters in one object, so that recording a step costs no Python per parameter; `Columns` hold those of several steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,6 +160,50 @@ class Column:
     def __len__(self) -> int:
         """How many records it stands for."""
         return (self.value is not None) + (0 if self.parts is None else len(self.parts.names))
+
+
+NumbersOfSteps = tuple[tuple[str, ...], npt.NDArray[np.float64]]
+"""Parameters, and the numbers of all of them at some steps, [S, P]."""
+
+
+@dataclass(slots=True, eq=False)
+class Columns:
+    """The values of one quantity at several steps: what a `Column` for each of them would say.
+
+    ``values`` has one for each step, and so has ``statuses`` (None: all are ``"ok"``); ``parts`` are the parameters and
+    their numbers [S, P], or a list of the histograms of each step. The rest is as in `Column`.
+    """
+
+    steps: tuple[int, ...]
+    name: str
+    values: Sequence[Value]
+    statuses: Sequence[str] | None = None
+    parts: NumbersOfSteps | list[Histograms] | None = None
+    marks: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        size, parts = len(self.steps), self.parts
+        rows = size if parts is None else len(parts[1] if isinstance(parts, tuple) else parts)
+        if not size == len(self.values) == rows == (size if self.statuses is None else len(self.statuses)):
+            raise ValueError(f"{size} steps, but {len(self.values)} values and parts of {rows}")
+        if isinstance(parts, tuple) and parts[1].shape != (size, len(parts[0])):
+            raise ValueError(f"{len(parts[0])} names for an array of shape {parts[1].shape}")
+
+    def __len__(self) -> int:
+        """How many records it stands for."""
+        if isinstance(self.parts, tuple):
+            return len(self.steps) * (1 + len(self.parts[0]))
+        return len(self.steps) + sum(len(parts.names) for parts in self.parts or ())
+
+    def __iter__(self) -> Iterator[Column]:
+        statuses = self.statuses or ("ok",) * len(self.steps)
+        for k, (step, value, status) in enumerate(zip(self.steps, self.values, statuses, strict=True)):
+            if isinstance(self.parts, tuple):
+                names, numbers = self.parts
+                parts: Numbers | Histograms | None = Numbers(names, numbers[k])
+            else:
+                parts = None if self.parts is None else self.parts[k]
+            yield Column(step, self.name, value, status, parts, self.marks)
 
 
 def _integers(values: Any) -> npt.NDArray[np.int64]:

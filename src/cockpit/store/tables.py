@@ -6,13 +6,14 @@ import sqlite3
 import struct
 import time
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import numpy as np
 
 from cockpit.store.arrays import Arrays
 from cockpit.store.chunks import Chunks
 from cockpit.store.index import Index, text
-from cockpit.store.record import NONFINITE, Column, Event, Histogram, Histograms, Numbers, Record
+from cockpit.store.record import NONFINITE, Column, Columns, Event, Histogram, Histograms, Numbers, Record
 from cockpit.store.rows import Rows
 from cockpit.store.status import Status
 
@@ -36,10 +37,10 @@ class Tables:
         self._index = Index(db)
         self._rows = Rows(db, self._index.layout)
 
-    def put(self, items: Iterable[Record | Column]) -> list[str]:
+    def put(self, items: Iterable[Record | Column | Columns]) -> list[str]:
         """Write values; return what was wrong with those that cannot be stored, once for each record."""
         refused: list[str] = []
-        for item in items:
+        for item in chain.from_iterable(self._opened(item) for item in items):
             try:
                 if type(item) is Column:
                     self._put_column(item)
@@ -85,6 +86,40 @@ class Tables:
         if self._rows.count:
             self._chunks.compact()
         self._rows.forget()
+
+    def _opened(self, item: Record | Column | Columns) -> Iterable[Record | Column]:
+        """Return what is to be written one by one: all but numbers of several steps, which are taken here."""
+        if type(item) is not Columns:
+            return (item,)  # type: ignore[return-value]
+        try:
+            return () if self._put_numbers(item) else item
+        except (TypeError, ValueError, OverflowError, AttributeError):
+            return item  # which of them it is, is seen then
+
+    def _put_numbers(self, columns: Columns) -> bool:
+        """Write several steps of numbers; return whether that is what they are. If it raises, nothing is written."""
+        parts, steps, size = columns.parts, columns.steps, len(columns.steps)
+        single = self._index.single(columns.name, "")
+        if (
+            isinstance(parts, list)
+            or single is None
+            or any(type(value) is not float for value in columns.values)
+        ):
+            return False
+        if min(steps) < -(2**63) or max(steps) >= 2**63:
+            return False
+        piece, data = None, list[bytes]()
+        if parts is not None and parts[0]:
+            piece = self._index.piece(Column(0, columns.name, marks=columns.marks), parts[0])
+            if not piece.numbers:
+                return False
+            data = [row.tobytes() for row in np.asarray(parts[1], np.float64)]
+        said = columns.statuses or ("ok",) * size
+        for k, (step, value, status) in enumerate(zip(steps, columns.values, said, strict=True)):
+            self._rows.add(step, single, _bytes_of(value), status)
+            if piece is not None:
+                self._rows.add(step, piece, data[k])
+        return True
 
     def _put_record(self, record: Record) -> None:
         value = record.value

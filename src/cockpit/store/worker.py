@@ -1,4 +1,4 @@
-"""The writing thread: one transaction every half second, again and again until it succeeds."""
+"""The writing thread: three transactions a second, each again and again until it succeeds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from cockpit.errors import CockpitError
 from cockpit.store.codec import pack_json
 from cockpit.store.database import FILE, close_for_good, open_to_write
-from cockpit.store.inbox import Dropped, Inbox, Item, Meta, Noted, Rewind, count, dropped
-from cockpit.store.record import Column, Event, Record
+from cockpit.store.inbox import Dropped, Given, Inbox, Item, Meta, Noted, Rewind, count, dropped
+from cockpit.store.record import Event
 from cockpit.store.tables import Tables
 
-INTERVAL = 0.4
+INTERVAL = 0.3
 """Seconds between transactions."""
 
 PATIENCE = 5.0
@@ -50,6 +50,8 @@ def work(inbox: Inbox, trouble: Trouble, folder: Path) -> None:
     while not closed:
         items, closed = inbox.wait(pause)
         try:
+            if not items and not closed and inbox.quiet is not None:
+                inbox.quiet()
             desk.write(items)
             pause = INTERVAL
         except (sqlite3.Error, OSError, CockpitError) as error:
@@ -153,7 +155,7 @@ class Desk:
     def _put(self, items: list[Item]) -> int:
         """Put items into the tables in order; return how many records that were."""
         written = 0
-        run: list[tuple[Record | Column, ...]] = []
+        run: list[tuple[Given, ...]] = []
         for item in [*items, None]:
             if isinstance(item, tuple):
                 run.append(item)
@@ -169,7 +171,7 @@ class Desk:
                 self._tables.rewind(item.step)
         return written
 
-    def _put_records(self, run: list[tuple[Record | Column, ...]]) -> int:
+    def _put_records(self, run: list[tuple[Given, ...]]) -> int:
         items = list(chain.from_iterable(run))
         refused = self._tables.put(items)
         if refused:

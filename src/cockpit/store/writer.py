@@ -11,14 +11,14 @@ import atexit
 import os
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from cockpit.store.codec import pack_json
 from cockpit.store.database import refuse_foreign
-from cockpit.store.inbox import Inbox, Meta, Noted, Rewind
-from cockpit.store.record import Column, Event, Record
+from cockpit.store.inbox import Given, Inbox, Meta, Noted, Rewind
+from cockpit.store.record import Event
 from cockpit.store.worker import Trouble, work
 
 
@@ -53,7 +53,7 @@ class Writer:
         """How many records are committed to the file."""
         return self._inbox.acknowledged
 
-    def write(self, records: Iterable[Record | Column]) -> None:
+    def write(self, records: Iterable[Given]) -> None:
         """Hand over records and columns; of several with the same step, name and scope the last one counts."""
         if self._forked():
             return
@@ -84,6 +84,10 @@ class Writer:
             return
         self._inbox.put(Rewind(int(step)))
         self._warn_once()
+
+    def when_quiet(self, call: Callable[[], None]) -> None:
+        """Have something called, in the writing thread, whenever nothing was handed over for a while."""
+        self._inbox.quiet = call
 
     def flush(self, timeout: float | None = 10.0) -> bool:
         """Wait until everything handed over so far is committed; return whether that was done in time."""
