@@ -26,9 +26,9 @@ from cockpit.engine.coverage import (
 )
 from cockpit.engine.engine import Engine
 from cockpit.engine.layers.formula import FORMULAS, Call, Layout, formula
+from cockpit.engine.observed import Observed
 from cockpit.engine.parts import Dense, Part
 from cockpit.engine.statistics import Norm2, SquareSum, Total
-from cockpit.engine.observed import Observed
 from cockpit.testing import problem
 from layer_check import by_autograd, filled, normal
 

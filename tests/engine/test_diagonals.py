@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from cockpit.engine import diagonals, square_sums
 from cockpit.engine.engine import Engine
 from cockpit.engine.needs import Diagonal
-from cockpit.engine.step import Observed
+from cockpit.engine.observed import Observed
 
 GGN, HESSIAN = Diagonal("diag_ggn_auto"), Diagonal("diag_h_auto")
 
@@ -100,3 +100,52 @@ def test_in_steady_state_no_hessian_is_built(monkeypatch: pytest.MonkeyPatch) ->
         step(engine, x, HESSIAN)
         counts.append(len(built))
     assert counts == [1, 2, 3, 3, 4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+def test_large_nets_have_no_hessian_product(
+    activation: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagonals, "LARGE", 100)
+    monkeypatch.delattr(diagonals, "HessianProduct")
+    monkeypatch.delattr(diagonals, "hessian_diagonal")
+    columns: list[int] = []
+    original = square_sums.LayerSums.__call__
+
+    def counted(self: Any, graph: Any, vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        columns.append(len(vectors[0]))
+        return original(self, graph, vectors)
+
+    monkeypatch.setattr(square_sums.LayerSums, "__call__", counted)
+    engine = Engine(wide_net(activation))
+    observed = step(engine, torch.randn(8, 2, 8), GGN, HESSIAN)
+    assert [observed.methods[n] for n in (GGN, HESSIAN)] == ["ggn_mc", "ggn_mc"]
+    assert columns == [1]
+
+
+def test_the_ggn_of_a_large_net_is_never_taken_for_its_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagonals, "LARGE", 1)
+    observed = step(Engine(nn.Linear(6, 5)), torch.randn(8, 6), GGN, HESSIAN)
+    assert [observed.methods[n] for n in (GGN, HESSIAN)] == ["ggn", "ggn_mc"]
+
+
+@pytest.mark.parametrize("need", [GGN, HESSIAN, Diagonal("diag_ggn_exact"), Diagonal("diag_ggn_mc", 40)])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+def test_all_are_sums_over_the_examples(
+    need: Diagonal, activation: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch twice over has twice the sums, and variances likewise."""
+    monkeypatch.setattr(diagonals, "EXACT", 1e9)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), activation(), nn.Linear(3, 5)).double()
+    x = torch.randn(10, 4, dtype=torch.float64)
+    engine = Engine(net)
+    once, twice = (step(engine, batch, need) for batch in (x, torch.cat([x, x])))
+    found, expected = (
+        float(torch.stack([d.sum() for d in o.table.by_parameter(need).values()]).sum())
+        for o in (twice, once)
+    )
+    estimated = need.curvature == "diag_ggn_mc"
+    assert found == pytest.approx(2 * expected, rel=0.2 if estimated else 1e-9)
+    if estimated:
+        assert twice.variances[need] == pytest.approx(2 * once.variances[need], rel=1)

@@ -4,7 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from cockpit.engine.graph import dropped_graphs_noticed, edge, edges_behind, frontier
+from cockpit.engine.graph import (
+    _WALKED,
+    dropped_graphs_noticed,
+    edge,
+    edges_behind,
+    frontier,
+    names_behind,
+    nodes_behind,
+)
 from cockpit.errors import Gap
 
 
@@ -115,3 +123,29 @@ def test_no_hook_stays_behind(monkeypatch):
         assert len(handles) == 1
         assert handles[0].id in handles[0].hooks_dict_ref()
     assert handles[0].id not in (handles[0].hooks_dict_ref() or {})
+
+
+def test_all_nodes_behind_a_tensor() -> None:
+    x = torch.ones(3, requires_grad=True)
+    end = (x.exp() * x.sin()).sum()
+    assert nodes_behind(end) == {node for node, _ in edges_behind([edge(end)])}
+    assert nodes_behind(end) is nodes_behind(end)
+    assert names_behind(end) == tuple(sorted(node.name() for node in nodes_behind(end)))
+    assert nodes_behind(torch.ones(2)) == frozenset()
+
+
+def test_a_tensor_that_is_changed_in_place_is_another_graph() -> None:
+    x = torch.ones(3, requires_grad=True)
+    end = x.exp()
+    before = nodes_behind(end)
+    end.mul_(2)
+    assert nodes_behind(end) > before
+
+
+def test_a_graph_is_not_kept_for_longer_than_its_tensor() -> None:
+    before = len(_WALKED)
+    end = torch.ones(3, requires_grad=True).exp()
+    nodes_behind(end)
+    assert len(_WALKED) == before + 1
+    del end
+    assert len(_WALKED) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -101,3 +102,36 @@ def test_weights_of_labels_are_exact_where_a_prediction_is_all_but_certain() -> 
     slope = kappa[..., None] * (p - F.one_hot(y, 3)[:, None])
     slope[0, 0, 1] = -kappa[0, 0] * (p[0, 0, 0] + p[0, 0, 2])
     torch.testing.assert_close(loss_kinds.label_weights(p, slope), kappa, rtol=1e-12, atol=0)
+
+
+def test_probes_of_many_positions_are_as_irregular_as_those_of_few() -> None:
+    """Positions times classes are more than single precision counts."""
+    probe = loss_kinds._irregular(torch.empty(1, 1, 1).expand(2**10, 2**10, 2**15), 2)
+    assert probe.shape == (2**10, 2**10, 2**15)
+    last = probe[-1, -1]
+    assert float(last.double().std()) == pytest.approx(3**-0.5, rel=0.02)
+    assert len(last.unique()) > 2**12
+    assert torch.equal(loss_kinds._irregular(torch.empty(4, 5, 6), 1)[0, :, 0], last[:5])
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"ignore_index": 1}, {"weight": torch.tensor([0.5, 1.0, 3.0], dtype=F64)}], ids=str
+)
+def test_weights_read_off_the_graph_are_those_of_the_gradient(settings: dict[str, Any]) -> None:
+    kinds = Kinds()
+    for seed in range(6):
+        f, y = batch(seed, 6, 3)
+        root = kinds.root(F.cross_entropy(f, y, reduction="none", **settings), (f,))
+        assert isinstance(root, SoftmaxRoot)
+        slope = root.graph.slope()[0][:, None]
+        expected = loss_kinds.label_weights(root.probabilities, slope)
+        torch.testing.assert_close(root.weights, expected, rtol=1e-12, atol=0)
+
+
+def test_a_multiple_of_a_plain_loss_is_not_plain() -> None:
+    f, y = batch(0, 6, 3)
+    kinds = Kinds()
+    for _ in range(4):
+        root = kinds.root(F.nll_loss(2 * F.log_softmax(f, 1), y, reduction="none"), (f,))
+        assert isinstance(root, SoftmaxRoot)
+        torch.testing.assert_close(root.weights, torch.full((6, 1), 2, dtype=F64), rtol=1e-12, atol=0)

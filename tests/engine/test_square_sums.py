@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cockpit.engine import gradients
 from cockpit.engine import square_sums as module
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Examination, Plan, Way
@@ -96,10 +97,14 @@ def columns(graph: LossGraph, count: int = 3) -> tuple[Tensor, ...]:
     return tuple(torch.randn(count, *x.shape, dtype=F64, generator=g) for x in graph.outputs)
 
 
-def compare(model: nn.Module, x: Tensor, passes: Passes | None = None) -> None:
+def compare(
+    model: nn.Module, x: Tensor, passes: Passes | None = None, count: int = 3, launching: bool = False
+) -> None:
     graph, losses, plan, capture = watched(model, x)
-    parameters, vectors = dict(model.named_parameters()), columns(graph)
-    found = LayerSums(capture, plan, parameters, len(losses), passes)(graph, vectors)
+    parameters, vectors = dict(model.named_parameters()), columns(graph, count)
+    sums = LayerSums(capture, plan, parameters, len(losses), passes)
+    sums._launching = launching  # as on a GPU
+    found = sums(graph, vectors)
     expected = one_by_one(model, len(losses))(graph, vectors)
     assert set(found) == set(expected)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
@@ -116,9 +121,35 @@ def test_all_columns_at_once_equal_one_example_and_column_at_a_time(case: str, b
     assert passes.batched is batched
 
 
-def test_a_table_that_is_also_a_weight() -> None:
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("count", [1, 3])
+def test_layers_together_equal_one_example_and_column_at_a_time(case: str, count: int) -> None:
     torch.manual_seed(0)
-    compare(Tied().double(), torch.tensor([[0, 1, 1], [2, 3, 4], [4, 4, 4]]))
+    build, shape = CASES[case]
+    compare(build().double(), torch.randn(*shape, dtype=F64), count=count, launching=True)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("block", [2**24, 40, 1])
+def test_a_table_that_is_also_a_weight(count: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(gradients, "BLOCK", block)
+    compare(Tied().double(), torch.tensor([[0, 1, 1], [2, 3, 4], [4, 4, 4]]), count=count)
+
+
+def test_work_is_counted_once_for_calls_of_the_same_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    original = LayerSums._work
+    monkeypatch.setattr(LayerSums, "_work", lambda self, *a: counted.append(a) or original(self, *a))
+    passes, model = Passes(), nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)).double()
+    found = []
+    for examples in (4, 4, 7):
+        graph, losses, plan, capture = watched(model, torch.randn(examples, 6, dtype=F64))
+        sums = LayerSums(capture, plan, dict(model.named_parameters()), len(losses), passes)
+        found.append([sums.steps(graph, 3), sums.steps(graph, 9)])
+        capture.disarm()
+    assert len(counted) == 4
+    assert found[0] == found[1] == found[2]
 
 
 def test_columns_that_do_not_fit_go_back_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cockpit.engine import diagonals, step_curvature
+from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.engine import Engine
 from cockpit.engine.graph import graphs_kept
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
-from cockpit.engine.step import Observed
+from cockpit.engine.observed import Observed
 from cockpit.errors import Gap
 from cockpit.testing import Problem, problem
 from reference.autograd import ggn_diagonal, hessian
@@ -174,6 +175,22 @@ def test_a_symmetric_hessian_is_checked_once(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(3):
         top(step(engine, p, [TOP, Diagonal("diag_h")], [5]))
     assert asked == [1]
+
+
+def test_one_gradient_graph_serves_all_who_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The diagonal, the eigenvalue and those of the blocks are of one Hessian, once a step is known to be one batch."""
+    p = problem("mlp_tanh")
+    engine = Engine(p.build())
+    step(engine, p, [TOP], [5])
+    made = []
+    original = HessianProduct.__init__
+    monkeypatch.setattr(HessianProduct, "__init__", lambda *a: made.append(1) or original(*a))
+    observed = step(engine, p, [TOP, BLOCKS, Diagonal("diag_h")], [5])
+    assert made == [1]
+    monkeypatch.undo()
+    assert top(observed)[""] == pytest.approx(
+        float(torch.linalg.eigvalsh(dense(p, engine.model, 5))[-1]), rel=1e-7
+    )
 
 
 def test_what_fails_is_a_gap_and_the_pass_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

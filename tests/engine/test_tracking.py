@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cockpit.data import fashion_mnist
 from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.engine import Engine
-from cockpit.engine.lanczos import Carried, Eigenpair, top_eigenpair
+from cockpit.engine.lanczos import LONG, Carried, Eigenpair, top_eigenpair
 from cockpit.engine.tracking import CARRIED, TrackedEigenvalue, followed
 from cockpit.errors import Gap
 from cockpit.testing import problem
@@ -125,6 +127,54 @@ def test_carried_vectors_stay_orthonormal_over_many_steps() -> None:
     torch.testing.assert_close(rows @ rows.T, torch.eye(CARRIED, dtype=F64), rtol=0, atol=1e-6)
 
 
+def drifting(size: int, dtype: torch.dtype) -> tuple[Carried, Callable[[Tensor], Tensor]]:
+    """Return eigenvectors of a matrix of rank four, and products with one whose eigenvectors have turned."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=dtype)
+    old = torch.linalg.qr(torch.randn(size, 4, dtype=F64, generator=generator))[0]
+    new = torch.linalg.qr(old + 0.2 * torch.randn(size, 4, dtype=F64, generator=generator) / size**0.5)[0].to(
+        dtype
+    )
+    carried = Carried(old[:, -CARRIED:].T.contiguous().to(dtype), values[-CARRIED:].double())
+    return carried, lambda v: new @ (values * (new.T @ v))
+
+
+def test_long_single_precision_vectors_give_the_value_of_double_ones() -> None:
+    pairs = []
+    for dtype in (torch.float32, F64):
+        carried, product = drifting(LONG + 77, dtype)
+        for _ in range(3):
+            pair = followed(product, carried, 2, dtype, CPU)
+            assert pair.carried is not None
+            carried = pair.carried
+        pairs.append(pair)
+    assert pairs[0].value == pytest.approx(pairs[1].value, rel=1e-5)
+    assert pairs[0].value == pytest.approx(4, rel=1e-4)
+    assert abs(float(pairs[0].vector.double() @ pairs[1].vector)) == pytest.approx(1, abs=1e-4)
+
+
+class Calls(TorchDispatchMode):
+    """Counts what is asked of torch."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("size", [100, LONG + 1])
+def test_besides_its_products_it_asks_little_of_torch(size: int) -> None:
+    """On a GPU small problems take as long as their calls; each number is read by the host once for each product."""
+    carried, product = drifting(size, torch.float32)
+    with Calls() as all_calls:
+        followed(product, carried, 2, torch.float32, CPU)
+    with Calls() as two_products:
+        product(carried.vectors[0])
+        product(carried.vectors[0])
+    assert all_calls.count - two_products.count < 80
+
+
 # -- in the engine -----------------------------------------------------------------------------------------
 
 
@@ -203,16 +253,23 @@ def errors(batch: int | None, products: tuple[int, ...], momentum: float = 0.0) 
     return {n: torch.tensor(each) for n, each in found.items()}
 
 
+def within(found: Tensor) -> float:
+    """Return the share of steps whose error is below 1 %."""
+    return float((found < 0.01).double().mean())
+
+
 def test_training_on_one_batch() -> None:
-    """Two products are near at most steps, but miss an eigenvector that overtakes by up to a tenth; four do not."""
+    """Two products may miss an eigenvector that overtakes for a while; four do not."""
     found = errors(None, (2, 4))
-    assert float(found[2].median()) < 0.01
+    assert float(found[2].median()) < 0.005
+    assert within(found[2]) > 0.85
     assert float(found[4].max()) < 0.01
 
 
 def test_training_on_new_batches() -> None:
     """The Hessian itself is another at each step."""
     found = errors(128, (2, 4), momentum=0.9)
-    assert float(found[2].median()) < 0.01
-    assert float((found[4] < 0.01).double().mean()) > 0.9
-    assert float(found[4].mean()) < 0.5 * float(found[2].mean())
+    assert float(found[2].median()) < 0.005
+    assert within(found[2]) > 0.8
+    assert within(found[4]) > 0.9
+    assert float(found[4].mean()) < float(found[2].mean())

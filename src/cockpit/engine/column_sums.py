@@ -8,7 +8,7 @@ product instead of K. Other layers' formulas are applied column by column.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +20,7 @@ from cockpit.engine.gradients import BLOCK, ExampleGradients
 from cockpit.engine.layers.conv import convolution
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.layers.linear import linear
-from cockpit.engine.parts import Dense, Part, wide
+from cockpit.engine.parts import Dense, Lazy, Outer, Part, Rows, wide
 
 CACHED = 2**19
 """How many gradient elements a CPU forms at once (2 MiB in float32): what stays in its cache is squared there."""
@@ -35,7 +35,9 @@ class Columns:
     examples: int
     layouts: tuple[Layout, ...]
     _widened: dict[str, Part] = field(default_factory=dict)
+    _single: list[tuple[str, Part]] = field(default_factory=list)
     _squares: list[Tensor] = field(default_factory=list)
+    """Of a layer used once an example: those of its output gradients, summed over columns, and of its inputs."""
 
     @property
     def count(self) -> int:
@@ -60,13 +62,19 @@ class Columns:
         shape = tuple(self.use.shapes[0])
         return self.use.formula.parts is linear and len(shape) == 2 and shape[0] == self.examples
 
-    def squares(self) -> Tensor:
-        r"""Return $\sum_k \delta_{nk}^2$, [N, O], of a layer used once an example."""
+    def squares(self) -> tuple[Tensor, Tensor]:
+        r"""Return $\sum_k \delta_{nk}^2$, [N, O], and $a_n^2$, [N, I], of a layer used once an example."""
         if not self._squares:
-            (grad,) = self.grads
-            assert grad is not None
-            self._squares.append(_square_sum(wide(grad)))
-        return self._squares[0]
+            grad, a = self.factors()
+            self._squares.extend((_square_sum(grad), a.square()))
+        return self._squares[0], self._squares[1]
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Return the output gradients [K, N, O] and inputs [N, I] of a layer used once an example."""
+        (grad,) = self.grads
+        assert grad is not None
+        grad = wide(grad)
+        return grad, self.use.call((), self.examples, ()).input.to(grad.dtype)
 
     def widened(self, names: Mapping[int, str]) -> dict[str, Part]:
         """Return the parts of a layer whose outputs are, in each group, those of all columns."""
@@ -81,9 +89,14 @@ class Columns:
         return self._widened
 
     def single(self, column: int, names: Mapping[int, str]) -> list[tuple[str, Part]]:
-        """Return the parts of one column."""
+        """Return the parts of one column (kept for the layer's other parameters if there are no more columns)."""
+        if self._single:
+            return self._single
         grads = tuple(None if g is None else wide(g[column]) for g in self.grads)
-        return list(parts_of(self.use, grads, self.examples, self.layouts, names))
+        found = list(parts_of(self.use, grads, self.examples, self.layouts, names))
+        if self.count == 1:
+            self._single.extend(found)
+        return found
 
 
 def _channel_axis(use: Use) -> int:
@@ -93,16 +106,23 @@ def _channel_axis(use: Use) -> int:
     return len(use.shapes[0]) - len(kernel)
 
 
+def square_together(calls: Sequence[Columns]) -> None:
+    """Square the factors of all layers used once an example in two launches, for where launches are what counts."""
+    once = list({id(call): call for call in calls if call.once}.values())
+    if not once:
+        return
+    pairs = [call.factors() for call in once]
+    grads, inputs = (list(torch._foreach_mul(x, x)) for x in zip(*pairs, strict=True))
+    for call, grad, a in zip(once, grads, inputs, strict=True):
+        call._squares.extend((grad[0] if len(grad) == 1 else grad.sum(0), a))
+
+
 def column_sum(name: str, p: Tensor, calls: list[Columns], names: Mapping[int, str]) -> Tensor | None:
     """Return the sum over columns and examples of the squared gradients of a parameter, summed over its calls."""
     first = calls[0]
     if len(calls) == 1 and first.once:
-        if p.ndim == 1:
-            return first.squares().sum(0)
-        return (
-            first.squares().T
-            @ wide(first.use.call((), first.examples, ()).input).to(first.squares()).square()
-        )
+        b, a = first.squares()
+        return b.sum(0) if p.ndim == 1 else b.T @ a
     if all(call.widens and call.use.formula is first.use.formula for call in calls):
         parts = [call.widened(names)[name] for call in calls if name in call.widened(names)]
         if all(isinstance(part, Dense) for part in parts):
@@ -112,8 +132,26 @@ def column_sum(name: str, p: Tensor, calls: list[Columns], names: Mapping[int, s
     for k in range(first.count):
         found = tuple(part for call in calls for owner, part in call.single(k, names) if owner == name)
         if found:
-            value = ExampleGradients(name, p, found).square_sum()
+            value = _of_parts(name, p, found)
             total = value if total is None else total + value
+    return total
+
+
+def _of_parts(name: str, p: Tensor, parts: tuple[Part, ...]) -> Tensor:
+    """Return the sum of squares of one column; what looks rows of a table up is added to what multiplies with it."""
+    tables = [part for part in parts if isinstance(part, Rows)]
+    others = tuple(part for part in parts if isinstance(part, Outer | Lazy))
+    if not tables or not others or len(tables) + len(others) < len(parts):
+        return ExampleGradients(name, p, parts).square_sum()
+    ids, rows = torch.cat([t.ids for t in tables], 1), torch.cat([t.b for t in tables], 1)
+    multiplied, total, width = ExampleGradients(name, p, others), None, p.shape[1]
+    for start, stop in multiplied.spans(p.numel()):
+        block = multiplied.dense(start, stop)  # written for us alone
+        places = ids[start:stop] + len(p) * torch.arange(stop - start, device=ids.device)[:, None]
+        looked_up = rows[start:stop].reshape(-1, width).to(block.dtype)
+        block.view(-1, width).index_add_(0, places.flatten(), looked_up)
+        total = _with_squares(total, block)
+    assert total is not None
     return total
 
 
@@ -139,16 +177,24 @@ def _of_factors(parts: list[Part], call: Columns, p: Tensor) -> Tensor:
             value = squares.squeeze(2).permute(1, 2, 0) @ a.square().squeeze(2).transpose(0, 1)
             total = value if total is None else total.add_(value)
             continue
-        value = _square_sum(b.transpose(-1, -2) @ a)
-        total = value if total is None else total.add_(value)
+        total = _with_squares(total, b.transpose(-1, -2) @ a)
     assert total is not None
-    if uses > 1:
+    if uses > 1 and call.count > 1:
         total = total.view(groups, call.count, -1, inputs).sum(1)
     return total.reshape(p.shape)
 
 
+def _with_squares(total: Tensor | None, x: Tensor) -> Tensor:
+    """Add the sum of squares over the first axis to a total."""
+    if total is None:
+        return _square_sum(x)
+    return total.addcmul_(x[0], x[0]) if len(x) == 1 else total.add_(_square_sum(x))
+
+
 def _square_sum(x: Tensor) -> Tensor:
     """Return the sum of squares over the first axis."""
+    if len(x) == 1:
+        return x[0].square()
     if x.device.type != "cpu" or x[0].numel() < 2**14:
         return x.square().sum(0)
     total = x[0].square()

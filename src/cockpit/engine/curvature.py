@@ -3,6 +3,12 @@ r"""Products with the Hessian of a watched batch, on the live graph of its losse
 Always $H = \sum_k w_k \frac{1}{N_k} \sum_i \nabla^2 \ell_i$ over micro-batches $k$ (one batch: $w = 1$).
 Vectors are flat: all parameters one after the other, in the order of the mapping that names them. Nothing
 here writes ``.grad``, draws a random number or frees a graph, so the user's backward pass can follow.
+
+Products are made by double backward alone, the only way on a graph that is already there. Forward-over-reverse needs
+tangents in the forward pass, which was the user's and is over; finite differences need it again at shifted parameters.
+To run the model once more is not ours: dropout would draw and BatchNorm count another time, the module may depend on
+state we do not see, and parameters would have to be written during the user's step. A gradient of the gradient whose
+graph is built once costs about two backward passes, less than either.
 """
 
 from __future__ import annotations
@@ -61,11 +67,15 @@ class FlatParameters:
     def join(self, tensors: Sequence[Tensor | None], rows: int | None = None) -> Tensor:
         """Return one flat vector, or ``rows`` of them, from one tensor per parameter; None is zero."""
         lead = () if rows is None else (rows,)
-        flat = torch.zeros(*lead, self.size, dtype=self.dtype, device=self.device)
-        for part, tensor in zip(flat.split(self.sizes, dim=-1), tensors, strict=True):
-            if tensor is not None:
-                part.copy_(tensor.detach().reshape(part.shape))
-        return flat
+        parts = [
+            torch.zeros(*lead, size, dtype=self.dtype, device=self.device)
+            if tensor is None
+            else (tensor.detach() if tensor.requires_grad else tensor)
+            .reshape(*lead, size)
+            .to(device=self.device, dtype=self.dtype)
+            for tensor, size in zip(tensors, self.sizes, strict=True)
+        ]
+        return torch.cat(parts, dim=-1)  # one copy for all parameters
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Return the pieces of a flat vector (or of rows of them), shaped and typed like the parameters."""
@@ -95,11 +105,12 @@ class HessianProduct:
         self._batchable = True
         noticed = dropped_graphs_noticed(losses for losses, _ in batches)
         with differentiating(self.flat.device), noticed, torch.enable_grad():
-            total = torch.stack(
-                [losses.sum().to(self.flat.device) * (weight / losses.numel()) for losses, weight in batches]
-            ).sum()
             gradient: Sequence[Tensor | None] = torch.autograd.grad(
-                total, self.flat.tensors, retain_graph=True, create_graph=True, allow_unused=True
+                [losses for losses, _ in batches],
+                self.flat.tensors,
+                [torch.full_like(losses, weight / losses.numel()) for losses, weight in batches],
+                create_graph=True,
+                allow_unused=True,
             )
         # Gradients constant in the parameters (linear losses) have no graph: their rows of H are zero.
         self._rows = [k for k, g in enumerate(gradient) if g is not None and g.requires_grad]

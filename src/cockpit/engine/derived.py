@@ -7,7 +7,7 @@ micro-batches and ranks. A `Length` does so with a vector of the step: gradient,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,8 @@ from cockpit.engine.curvature import wide_dtype
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Known
 from cockpit.engine.statistics import Join, SquareSum, Statistic, Total
+from cockpit.engine.sums import ROW, signed_sums, wide_sum
+from cockpit.engine.takeuchi import takeuchi, takeuchi_of_all
 
 
 class Folded(Statistic):
@@ -66,6 +68,24 @@ class Derived(Folded):
         """Return the numbers of one parameter."""
         raise NotImplementedError
 
+    def derive_all(self, examples: int, *sources: Sequence[Tensor]) -> list[Tensor]:
+        """Return the numbers of several parameters, whose sources are in the same order.
+
+        Where launches are what counts, together: some at a time, so that what is formed does not grow with them.
+        """
+        found: list[Tensor] = []
+        for start, stop in _groups([x.numel() for x in sources[0]]):
+            group = [list(x[start:stop]) for x in sources]
+            if group[0][0].device.type == "cpu" or stop - start < FEW:
+                found += [self.derive(examples, *each) for each in zip(*group, strict=True)]
+            else:
+                found += self.joint(examples, *group)
+        return found
+
+    def joint(self, examples: int, *sources: list[Tensor]) -> Iterable[Tensor]:
+        """Return the numbers of parameters that are small together; one by one where there is no other way."""
+        return [self.derive(examples, *each) for each in zip(*sources, strict=True)]
+
 
 @dataclass(frozen=True)
 class MeanNorm2(Derived):
@@ -111,7 +131,11 @@ class Trace(Derived):
 
     def derive(self, examples: int, *sources: Tensor) -> Tensor:
         """Return a number."""
-        return sources[0].sum(dtype=wide_dtype(sources[0].device))
+        return wide_sum(sources[0])
+
+    def joint(self, examples: int, *sources: list[Tensor]) -> Iterable[Tensor]:
+        """Return numbers."""
+        return signed_sums(sources[0]).unbind(0)
 
 
 @dataclass(frozen=True)
@@ -132,21 +156,13 @@ class Takeuchi(Derived):
 
     def derive(self, examples: int, *sources: Tensor) -> Tensor:
         """Return [3]."""
+        squares, h = sources  # both are sums over the examples
+        return takeuchi(squares, h, max(1, examples) * self.epsilon)
+
+    def joint(self, examples: int, *sources: list[Tensor]) -> Iterable[Tensor]:
+        """Return [3] each."""
         squares, h = sources
-        terms = squares / (h + max(1, examples) * self.epsilon)  # both are sums over the examples
-        weak = h < 10 * max(1, examples) * self.epsilon
-        doubtful = wide_sum(torch.where(weak, terms, 0).abs_())
-        return torch.stack([wide_sum(terms), doubtful, (h < 0).sum().to(doubtful)])
-
-
-def wide_sum(x: Tensor) -> Tensor:
-    """Return the sum of all elements, accumulated in float64 (on a CPU by rows: converting each takes longer)."""
-    dtype = wide_dtype(x.device)
-    if x.device.type != "cpu" or x.dtype != torch.float32 or x.numel() <= ROW:
-        return x.sum(dtype=dtype)
-    flat = x.reshape(-1)
-    cut = flat.numel() // ROW * ROW
-    return flat[:cut].view(-1, ROW).sum(1).sum(dtype=dtype) + flat[cut:].sum(dtype=dtype)
+        return takeuchi_of_all(squares, h, max(1, examples) * self.epsilon).unbind(0)
 
 
 def is_curved(need: object) -> bool:
@@ -156,7 +172,9 @@ def is_curved(need: object) -> bool:
 
 
 GROUP = 2**24
-"""How many numbers are subtracted at once for a distance (64 MiB in float32)."""
+"""How many numbers of several parameters are looked at together (64 MiB in float32)."""
+FEW = 4
+"""Fewer parameters than this are looked at one by one."""
 
 
 def squared_lengths(vectors: Sequence[Tensor], origins: Sequence[Tensor] | None = None) -> list[Tensor]:
@@ -181,10 +199,6 @@ def _squared_distance(x: Tensor, y: Tensor) -> Tensor:
         return _squares([x - y])[0]
     pieces = zip(x.reshape(-1).split(PIECE), y.reshape(-1).split(PIECE), strict=True)
     return torch.stack([_squares([a - b])[0] for a, b in pieces]).sum()
-
-
-ROW = 2**12
-"""How many float32 squares are summed before the sum is widened (on a CPU, where converting each would take longer)."""
 
 
 def _squares(vectors: list[Tensor]) -> list[Tensor]:

@@ -2,7 +2,9 @@
 
 ``diag_ggn_auto`` and ``diag_h_auto`` leave the choice to us: the GGN is exact where that takes at most `EXACT`
 training steps' worth of work, and estimated from one sample of the loss Hessians otherwise; the Hessian is the
-GGN where both agree, and otherwise estimated from `PROBES` random vectors.
+GGN where both agree, and otherwise estimated from `PROBES` random vectors. A product with the Hessian takes as long
+as four backward passes, so from `LARGE` parameters on the GGN is sampled in the Hessian's place, and whether both agree
+is not asked: the method is then ``ggn_mc``, without the word Hessian.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ EXACT = 1.0
 """Up to so many training steps (by multiply-adds), the exact GGN is worth its price where the choice is ours."""
 PROBES = 4
 """How many random vectors estimate a Hessian that is not the GGN, where the choice is ours."""
+LARGE = 2**23
+"""From so many parameters on, no Hessian products are made where the choice is ours."""
 
 
 @dataclass
@@ -36,6 +40,7 @@ class Learnt:
 
     agreement: Agreement | None = None
     passes: Passes = field(default_factory=Passes)
+    zeros: dict[torch.device, Tensor] = field(default_factory=dict)
 
 
 class Diagonals:
@@ -67,19 +72,22 @@ class Diagonals:
         self._learnt, self._kinds, self._check = learnt, kinds, check
         self._sums = LayerSums(capture, plan, parameters, self.examples, learnt.passes)
         self._exact: DiagonalResult | None = None
-        self._affordable: DiagonalResult | None = None
-        self._scaled: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
-        self._zeros: dict[torch.device, Tensor] = {}
+        self._draw: DiagonalResult | None = None
+        self._sums_already: list[DiagonalResult] = []
 
     def measured(self, need: Diagonal, generator: torch.Generator) -> DiagonalResult:
-        """Return the diagonal of the mean loss that is asked for."""
+        """Return the diagonal that is asked for: of the mean loss, or of the summed ones, as `scale` knows."""
         match need.curvature:
             case "diag_ggn_exact":
                 return self.exact()
             case "diag_ggn_mc":
-                return ggn_diagonal_mc(self.root, self._sums, generator, need.samples)
+                return self._summed(
+                    ggn_diagonal_mc(self.root, self._sums, generator, need.samples, summed=True)
+                )
             case "diag_h":
                 return self._hessian(generator, self.exact, 16)
+            case "diag_h_auto" if sum(p.numel() for p in self.parameters.values()) >= LARGE:
+                return self._sampled(generator)
             case "diag_h_auto":
                 return self._hessian(generator, lambda: self.affordable(generator), PROBES)
             case _:
@@ -100,16 +108,21 @@ class Diagonals:
     def exact(self) -> DiagonalResult:
         """Return the exact diagonal of the GGN."""
         if self._exact is None:
-            self._exact = ggn_diagonal(self.root, self._sums)
+            self._exact = self._summed(ggn_diagonal(self.root, self._sums, summed=True))
         return self._exact
 
     def affordable(self, generator: torch.Generator) -> DiagonalResult:
         """Return the diagonal of the GGN, exact where that is cheap."""
-        if self._affordable is None:
-            steps = self._sums.steps(self.root.graph, self.root.count)
-            exact = self._exact is not None or steps <= EXACT
-            self._affordable = self.exact() if exact else ggn_diagonal_mc(self.root, self._sums, generator)
-        return self._affordable
+        if self._exact is not None:
+            return self._exact
+        exact = self._sums.steps(self.root.graph, self.root.count) <= EXACT
+        return self.exact() if exact else self._sampled(generator)
+
+    def _sampled(self, generator: torch.Generator) -> DiagonalResult:
+        """Return the diagonal of the GGN from one draw, the same for all who ask."""
+        if self._draw is None:
+            self._draw = self._summed(ggn_diagonal_mc(self.root, self._sums, generator, summed=True))
+        return self._draw
 
     def _hessian(
         self, generator: torch.Generator, ggn: Callable[[], DiagonalResult], probes: int
@@ -126,17 +139,19 @@ class Diagonals:
         )
         return result
 
-    def summed(self, result: DiagonalResult) -> dict[str, Tensor]:
-        """Return a diagonal of the summed losses, one multiplication for all who share it."""
-        for means, sums in self._scaled:
-            if means is result.by_parameter:
-                return sums
-        sums = {n: value * self.examples for n, value in result.by_parameter.items()}
-        self._scaled.append((result.by_parameter, sums))
-        return sums
+    def _summed(self, result: DiagonalResult) -> DiagonalResult:
+        """Note that a diagonal is that of the summed losses: a multiplication less for every parameter."""
+        self._sums_already.append(result)
+        return result
+
+    def scale(self, result: DiagonalResult) -> float:
+        """Return what makes a diagonal and its errors those of the summed losses."""
+        known = any(result.by_parameter is x.by_parameter for x in self._sums_already)
+        return 1.0 if known else float(self.examples)
 
     def nothing(self, device: torch.device) -> Tensor:
         """Return the variance of what is exact."""
-        if device not in self._zeros:
-            self._zeros[device] = torch.zeros((), dtype=wide_dtype(device), device=device)
-        return self._zeros[device]
+        zeros = self._learnt.zeros
+        if device not in zeros:
+            zeros[device] = torch.zeros((), dtype=wide_dtype(device), device=device)
+        return zeros[device]

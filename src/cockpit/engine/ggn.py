@@ -73,30 +73,37 @@ class GGNProduct:
         return self.flat.join(pulled) / self.losses.examples
 
 
-def ggn_diagonal(root: Root, square_sums: SquareSums, max_columns: int = 2048) -> DiagonalResult:
+def ggn_diagonal(
+    root: Root, square_sums: SquareSums, max_columns: int = 2048, summed: bool = False
+) -> DiagonalResult:
     """Return the exact diagonal of the GGN, from all columns of the loss Hessians' root.
 
     Args:
         root: that root.
         square_sums: see the module.
         max_columns: more columns than this (C classes times T positions) are a `Gap`.
+        summed: whether the diagonal is to be that of the summed losses, instead of their mean.
     """
     if root.count > max_columns:
         raise Gap(
             f"too_many_outputs: the exact GGN takes {root.count} backward passes, more than {max_columns}; "
             "use diag_ggn_mc"
         )
-    return DiagonalResult(_summed(root, root.columns(), square_sums), "ggn")
+    return DiagonalResult(_added(root, root.columns(), square_sums, summed), "ggn")
 
 
 def ggn_diagonal_mc(
-    root: Root, square_sums: SquareSums, generator: torch.Generator, samples: int = 1
+    root: Root,
+    square_sums: SquareSums,
+    generator: torch.Generator,
+    samples: int = 1,
+    summed: bool = False,
 ) -> DiagonalResult:
     """Return an unbiased estimate of the GGN's diagonal, by one call of ``square_sums`` a sample.
 
     With two samples or more their spread gives the traces' standard errors. Arguments as `ggn_diagonal`.
     """
-    drawn = [_summed(root, root.draw(generator), square_sums) for _ in range(max(samples, 1))]
+    drawn = [_added(root, root.draw(generator), square_sums, summed) for _ in range(max(samples, 1))]
     if len(drawn) == 1:
         return DiagonalResult(drawn[0], "ggn_mc")
     mean = {name: torch.stack([d[name] for d in drawn]).mean(0) for name in drawn[0]}
@@ -112,16 +119,16 @@ def standard_errors(traces: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Te
     return {n: t.std() / count**0.5 for n, t in traces.items()}, total.std() / count**0.5
 
 
-def _summed(root: Root, vectors: Iterable[Signed], square_sums: SquareSums) -> dict[str, Tensor]:
-    """Return the signed sums of squares of all columns, a mean over the examples."""
+def _added(root: Root, vectors: Iterable[Signed], square_sums: SquareSums, summed: bool) -> dict[str, Tensor]:
+    """Return the signed sums of squares of all columns, summed over the examples or a mean over them."""
     graph, total = root.graph, dict[str, Tensor]()
     for sign, columns in vectors:
         # where half precision could not hold them, small vectors are scaled as sums
-        early = not any(x.dtype in (torch.float16, torch.bfloat16) for x in columns)
-        scale = graph.examples**-0.5
-        found = square_sums(graph, tuple(x * scale for x in columns) if early else columns)
+        early = not summed and not any(x.dtype in (torch.float16, torch.bfloat16) for x in columns)
+        found = square_sums(graph, tuple(x * graph.examples**-0.5 for x in columns) if early else columns)
+        factor = sign if early or summed else sign / graph.examples
         for name, value in found.items():
-            share = value * (sign if early else sign / graph.examples) if sign < 0 or not early else value
+            share = value if factor == 1 else value * factor
             total[name] = total[name] + share if name in total else share
     if not total:  # no curvature at all: learn names and shapes from a vector of zeros
         return square_sums(graph, tuple(torch.zeros_like(x)[None] for x in graph.outputs))

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
+from torch.utils.weak import WeakIdKeyDictionary
 
 from cockpit.errors import Gap
 
 Edge = tuple[Node, int]
+_WALKED = WeakIdKeyDictionary()
+"""The nodes behind a tensor, for as long as the tensor is there: several look at the same graph in a step."""
 
 
 def edge(tensor: Tensor) -> Edge | None:
@@ -44,11 +47,31 @@ def edges_behind(starts: Iterable[Edge], stops: Iterable[Edge] = ()) -> set[Edge
     return seen
 
 
+def nodes_behind(tensor: Tensor) -> frozenset[Node]:
+    """Return every node that gradients pass going back from a tensor; its graph is walked once."""
+    start = edge(tensor)
+    if start is None:
+        return frozenset()
+    known: tuple[Edge, frozenset[Node]] | None = _WALKED.get(tensor)
+    if known is None or known[0] != start:  # an operation in place moves a tensor to another node
+        seen, waiting = {start[0]}, [start[0]]
+        while waiting:
+            for node, _ in waiting.pop().next_functions:
+                if node is not None and node not in seen:
+                    seen.add(node)
+                    waiting.append(node)
+        known = _WALKED[tensor] = start, frozenset(seen)
+    return known[1]
+
+
+def names_behind(tensor: Tensor) -> tuple[str, ...]:
+    """Name the operations that a tensor is made by, in alphabetical order."""
+    return tuple(sorted(node.name() for node in nodes_behind(tensor)))
+
+
 def hides_layers(losses: Tensor) -> bool:
     """Say whether a part of the network is behind reentrant checkpointing, where only ``backward`` reaches it."""
-    start = edge(losses)
-    behind = edges_behind([start]) if start else set()
-    return any(node.name() == "CheckpointFunctionBackward" for node, _ in behind)
+    return any(node.name() == "CheckpointFunctionBackward" for node in nodes_behind(losses))
 
 
 def frontier(losses: Tensor, outputs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> list[int]:
@@ -70,8 +93,8 @@ def frontier(losses: Tensor, outputs: Sequence[Tensor], parameters: Mapping[str,
     found = {e: known.index(e) for e in known if e is not None and e in passed}
     if not found:
         raise Gap("no_outputs: the losses do not depend on the tensors that the model returned")
-    leaves = {e for e in map(edge, parameters.values()) if e is not None}
-    if (leaves - walls) & passed:
+    leaves = {id(getattr(node, "variable", None)) for node, _ in passed - walls}
+    if any(id(p) in leaves for p in parameters.values()):
         raise Gap("no_outputs: the losses use parameters past the model's outputs (a penalty on weights?)")
     for e in found if len(found) > 1 else ():
         if (edges_behind([e]) - {e}) & set(found):

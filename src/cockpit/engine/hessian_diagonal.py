@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cockpit.engine.curvature import DiagonalResult, FlatParameters, HessianProduct, wide_dtype
+from cockpit.engine.curvature import DiagonalResult, HessianProduct, wide_dtype
 from cockpit.engine.ggn import GGNProduct, standard_errors
-from cockpit.engine.graph import edge, edges_behind
+from cockpit.engine.graph import names_behind
 from cockpit.errors import Gap
 
 ROWS = 32
@@ -54,10 +54,11 @@ class Agreement:
         Those not confirmed, and (at the 1st, 2nd, 4th, 8th, ... use) one of the others in turn.
         """
         rarely = self.turn & (self.turn - 1) == 0
+        if not rarely and self.turn >= PROOFS:
+            return []
         known = [name for name in names if name in self.confirmed]
         again = {known[self.turn.bit_length() % len(known)]} if known and rarely else set()
-        doubted = rarely or self.turn < PROOFS
-        return [n for n in names if n in again or (doubted and n not in self.confirmed)]
+        return [n for n in names if n in again or n not in self.confirmed]
 
 
 def hessian_diagonal(
@@ -85,14 +86,13 @@ def hessian_diagonal(
         probes: random vectors of the estimate, at least 2.
     """
     made = product or (lambda: HessianProduct([(losses, 1.0)], parameters))
-    seen = _operations(losses)
+    seen = names_behind(losses)
     if agreement is None or agreement.operations not in ((), seen):
         agreement = Agreement()
     agreement = replace(agreement, operations=seen)
     if ggn is not None and outputs and not agreement.differ:
         try:
-            names = FlatParameters(parameters).names
-            if agreement.due(names):
+            if agreement.due(list(parameters)):
                 _insist_finite(losses)
                 agreement = compare(made(), GGNProduct(losses, outputs, parameters), agreement, generator)
             else:
@@ -114,12 +114,6 @@ def hessian_diagonal(
 def _insist_finite(losses: Tensor) -> None:
     if not bool(losses.isfinite().all()):
         raise Gap("nonfinite: the losses hold inf or nan")
-
-
-def _operations(losses: Tensor) -> tuple[str, ...]:
-    """Name the operations that the losses are made by."""
-    start = edge(losses)
-    return tuple(sorted(node.name() for node, _ in edges_behind([start]))) if start else ()
 
 
 def compare(

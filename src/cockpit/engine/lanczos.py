@@ -22,10 +22,56 @@ from torch import Tensor
 from cockpit.engine.curvature import wide_dtype
 from cockpit.errors import Gap
 
-SHORT = 2**16
-"""How many float32 products are summed before the sum is widened, where that is done in float32."""
+SHORT = 2**12
+"""How many numbers are multiplied and summed before the sum is widened; all such sums are one batched product."""
+LONG = 2**16
+"""From how many coordinates on it pays not to widen every number."""
 COLUMNS = 2**20
-"""How many coordinates are widened at once for a projection (a basis of 24 takes 192 MiB in float64)."""
+"""How many coordinates are widened at once (a basis of 24 takes 192 MiB in float64)."""
+LENGTHS = (1e-15, 1e15)
+"""Of vectors whose squares are within single precision."""
+
+
+def narrow(rows: Tensor) -> bool:
+    """Say whether short float32 sums can be trusted: on a CPU, where nobody asked for less precise products.
+
+    Widening every number would take several times as long as the products themselves.
+    """
+    long = rows.shape[1] > LONG
+    return long and rows.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
+
+
+def inner(rows: Tensor, others: Tensor) -> Tensor:
+    """Return the products of vectors in rows with others, [R, K], in wide sums on their device."""
+    wide = wide_dtype(rows.device)
+    if narrow(rows):
+        lengths = torch.linalg.vector_norm(others, dim=1).tolist()
+        if all(LENGTHS[0] < length < LENGTHS[1] for length in lengths):
+            return _inner(rows, others, wide)
+    pieces = zip(rows.split(COLUMNS, dim=1), others.split(COLUMNS, dim=1), strict=True)
+    sums = [_inner(a.to(wide), b.to(wide), wide) for a, b in pieces]
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+
+
+def _inner(rows: Tensor, others: Tensor, wide: torch.dtype) -> Tensor:
+    whole = rows.shape[1] // SHORT * SHORT
+    rest = (rows[:, whole:] @ others[:, whole:].T).to(wide)
+    if not whole:
+        return rest
+    a, b = (x[:, :whole].unflatten(1, (-1, SHORT)).transpose(0, 1) for x in (rows, others))
+    return torch.bmm(a, b.mT).sum(0, dtype=wide) + rest
+
+
+def combine(weights: Tensor, rows: Tensor) -> Tensor:
+    """Return combinations of vectors in rows, with weights [R] or [K, R].
+
+    Wide like `inner`: float32 matrix products may be rounded to 11 bits (TF32), which ruins orthogonality.
+    """
+    if narrow(rows):
+        return weights.to(rows) @ rows
+    weights = weights.to(device=rows.device, dtype=wide_dtype(rows.device))
+    pieces = [(weights @ piece.to(weights.dtype)).to(rows.dtype) for piece in rows.split(COLUMNS, dim=1)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,40 +105,8 @@ class Subspace:
         self.epsilon = torch.finfo(dtype).eps
 
     def dots(self, vector: Tensor) -> Tensor:
-        """Return the products of all basis vectors and of ``vector`` itself with ``vector``, in wide sums."""
-        if self._narrow:
-            sums = self._dots(vector, SHORT, self.basis.dtype)
-            if 1e-30 < float(sums[self.count]) < 1e30:  # squares within single precision
-                return sums
-        return self._dots(vector, COLUMNS, wide_dtype(vector.device))
-
-    def _dots(self, vector: Tensor, step: int, dtype: torch.dtype) -> Tensor:
-        sums = torch.zeros(self.count + 1, dtype=wide_dtype(vector.device), device=vector.device)
-        for start in range(0, len(vector), step):
-            piece = vector[start : start + step].to(dtype)
-            sums[: self.count] += self.basis[: self.count, start : start + step].to(dtype) @ piece
-            sums[self.count] += piece @ piece
-        return sums
-
-    @property
-    def _narrow(self) -> bool:
-        """Whether short float32 sums can be trusted: on a CPU, where nobody asked for less precise products.
-
-        Widening every number would take several times as long as the products themselves.
-        """
-        long = self.basis.shape[1] > SHORT
-        return long and self.basis.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
-
-    def combine(self, weights: Tensor, rows: int) -> Tensor:
-        """Return the combination of the first ``rows`` basis vectors with these weights, [rows] or [K, rows].
-
-        Wide like `dots`: float32 matrix products may be rounded to 11 bits (TF32), which ruins orthogonality.
-        """
-        if self._narrow:
-            return weights.to(self.basis) @ self.basis[:rows]
-        weights = weights.to(device=self.basis.device, dtype=wide_dtype(self.basis.device))
-        pieces = [weights @ piece.to(weights.dtype) for piece in self.basis[:rows].split(COLUMNS, dim=1)]
-        return torch.cat(pieces, dim=-1).to(self.basis.dtype)
+        """Return the products of all basis vectors with ``vector``, in wide sums."""
+        return inner(self.basis[: self.count], vector[None])[:, 0]
 
     def append(self, vector: Tensor) -> Tensor:
         """Orthonormalise ``vector`` into the basis, unless nothing of it is left; return its coefficients.
@@ -102,10 +116,10 @@ class Subspace:
         vector = vector.to(self.basis.dtype)
         dots = torch.zeros(self.count + 1, dtype=wide_dtype(vector.device), device=vector.device)
         for _ in range(2):  # twice is enough (Kahan, in Parlett 1980, section 6-9)
-            more = self.dots(vector)[: self.count]
+            more = self.dots(vector)
             dots[: self.count] += more
-            vector = vector - self.combine(more, self.count)
-        left = self.dots(vector)[self.count].sqrt()
+            vector = vector - combine(more, self.basis[: self.count])
+        left = inner(vector[None], vector[None])[0, 0].sqrt()
         dots[self.count] = left
         found = dots.to(device="cpu", dtype=torch.float64)
         if not bool(torch.isfinite(found).all()):
@@ -118,17 +132,6 @@ class Subspace:
             coefficients[self.count] = found[self.count]
             self.count += 1
         return coefficients
-
-    def load(self, rows: Tensor) -> None:
-        """Begin with rows that are orthonormal but for rounding, made so without any transfer to the host.
-
-        One step of Newton's iteration for the orthogonal factor, $(3I - WW^T) W / 2$, whose error is quadratic.
-        """
-        self.count = len(rows)
-        self.basis[: self.count] = rows
-        gram = torch.stack([self.dots(row)[: self.count] for row in self.basis[: self.count]])
-        weights = 1.5 * torch.eye(self.count, dtype=gram.dtype, device=gram.device) - 0.5 * gram
-        self.basis[: self.count] = self.combine(weights, self.count)
 
     def expand(self, product: Callable[[Tensor], Tensor]) -> None:
         """Multiply the first waiting vector and let what is new in the result wait in turn."""
@@ -148,7 +151,7 @@ class Subspace:
         values, vectors, _ = self.ritz()
         vectors = vectors[:, -keep:]
         coupling = self.projected[self.done : self.count, : self.done] @ vectors
-        kept = self.combine(vectors.T, self.done)
+        kept = combine(vectors.T, self.basis[: self.done])
         waiting = self.basis[self.done : self.count].clone()
         self.basis[:keep] = kept
         self.basis[keep : keep + len(waiting)] = waiting
@@ -160,7 +163,7 @@ class Subspace:
 
     def vector(self, coefficients: Tensor) -> Tensor:
         """Return the unit vector with these coefficients in the multiplied part of the basis."""
-        combined = self.combine(coefficients, self.done)
+        combined = combine(coefficients, self.basis[: self.done])
         unit: Tensor = combined / combined.norm()
         return unit
 
@@ -219,6 +222,6 @@ def top_eigenpair(
                 break
         carried = None
         if carry:
-            kept = space.combine(vectors[:, -carry:].T, space.done)
+            kept = combine(vectors[:, -carry:].T, space.basis[: space.done])
             carried = Carried(kept, values[-carry:].clone())
         return Eigenpair(value, space.vector(vectors[:, -1]), residual, products, converged, carried)

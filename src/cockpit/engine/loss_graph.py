@@ -35,6 +35,7 @@ class LossGraph:
     Attributes:
         outputs: those outputs.
         layouts: where the examples are in each of them.
+        losses: those losses.
         examples: number of examples N.
         numbers: output numbers C of one example.
         epsilon: relative rounding error of the coarsest dtype between outputs and losses.
@@ -66,7 +67,7 @@ class LossGraph:
             raise Gap("nonfinite: the losses hold inf or nan")
         self.epsilon = float(max(torch.finfo(x.dtype).eps for x in (losses, *self.outputs)))
         self.tolerance = min(10 * self.epsilon**0.75, 0.05)
-        self._losses, self._examined = losses, known is not None
+        self.losses, self._examined = losses, known is not None
         self.layouts = self._find_layouts(losses) if known is None else known
         self.sizes = [x.numel() // self.examples for x in self.outputs]
         self.numbers = sum(self.sizes)
@@ -74,7 +75,7 @@ class LossGraph:
     @cached_property
     def _gradient(self) -> tuple[Tensor, ...]:
         """The gradient by the outputs, with its graph."""
-        losses = self._losses
+        losses = self.losses
         noticed = nullcontext() if self._examined else dropped_graphs_noticed([losses], self.outputs)
         with differentiating(self.device), noticed, torch.enable_grad():
             found = torch.autograd.grad(losses.sum(), self.outputs, retain_graph=True, create_graph=True)
@@ -89,7 +90,7 @@ class LossGraph:
         """Return the gradient by the outputs, without its graph."""
         with differentiating(self.device):
             return torch.autograd.grad(
-                self._losses, self.outputs, torch.ones_like(self._losses), retain_graph=True
+                self.losses, self.outputs, torch.ones_like(self.losses), retain_graph=True
             )
 
     def _find_layouts(self, losses: Tensor) -> tuple[Layout, ...]:
@@ -154,10 +155,10 @@ class LossGraph:
         return tuple(torch.zeros_like(u) if r is None else r for r, u in zip(results, tensors, strict=True))
 
     def probe(self, seed: int) -> tuple[Tensor, ...]:
-        """Return normal random numbers shaped like the outputs, always the same."""
-        source = torch.Generator("cpu").manual_seed(seed)
+        """Return normal random numbers shaped like the outputs, on one device always the same."""
+        source = torch.Generator(self.device).manual_seed(seed)
         return tuple(
-            torch.randn(x.shape, dtype=torch.float32, device="cpu", generator=source).to(x)
+            torch.randn(x.shape, dtype=torch.float32, device=self.device, generator=source).to(x)
             for x in self.outputs
         )
 

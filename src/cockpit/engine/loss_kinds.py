@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from cockpit.engine.loss_graph import DENSE, LossGraph, Operations
 from cockpit.engine.loss_roots import DenseRoot, Root, SeparateRoot, SoftmaxRoot
 from cockpit.engine.parts import wide
 from cockpit.errors import Gap
+
+PLAIN = ("LogSoftmaxBackward0", "NllLossBackward0")
+"""What lies between outputs and losses of ``F.cross_entropy(outputs, labels, reduction="none")``: κ is 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -95,32 +99,44 @@ def _quickly(graph: LossGraph, kind: Kind) -> Root:
     (output,) = graph.outputs
     p = _positions(graph, output.detach(), kind.axis).softmax(-1)
     if kind.labels:
-        return SoftmaxRoot(
-            graph, kind.axis, p, label_weights(p, _positions(graph, graph.slope()[0], kind.axis))
-        )
-    steps = torch.arange(output.numel(), device=graph.device, dtype=torch.float32)
-    probe = ((steps * 0.6180339887) % 1 * 2 - 1).view_as(output).to(output.dtype)
-    (action,) = graph.product([probe])
+        return SoftmaxRoot(graph, kind.axis, p, _weights_of_labels(graph, kind.axis, p))
+    (action,) = graph.product([probe := _irregular(output, kind.axis)])
     probes, actions = ([_positions(graph, x, kind.axis)] for x in (probe, action))
     return SoftmaxRoot(graph, kind.axis, p, softmax_weights(p, probes, actions)[0])
 
 
 def _has_labels(root: SoftmaxRoot) -> bool:
     """Say whether the weights can be read off the gradient, to the full precision of the outputs."""
-    slope = _positions(root.graph, root.graph.slope()[0], root.axis)
-    found, truth = label_weights(root.probabilities, slope), root.weights
+    found, truth = _weights_of_labels(root.graph, root.axis, root.probabilities), root.weights
     close = (found - truth).abs() <= root.graph.tolerance * truth.max()
-    return root.graph.outputs[0].dtype == slope.dtype and bool(close.all())
+    return root.graph.outputs[0].dtype == root.probabilities.dtype and bool(close.all())
+
+
+def _weights_of_labels(graph: LossGraph, axis: int, p: Tensor) -> Tensor:
+    """Return κ of every position [N, T] of a cross-entropy with labels."""
+    node: Any = graph.losses.grad_fn
+    plain = graph.operations[:-1] == PLAIN and node.name() == PLAIN[-1] and p.shape[1] == 1
+    if plain and node._saved_weight is None and node._saved_target.shape == p.shape[:1]:
+        counted: Tensor = node._saved_target != node._saved_ignore_index
+        return counted.to(p.dtype).unsqueeze(1)
+    return label_weights(p, _positions(graph, graph.slope()[0], axis))
 
 
 def label_weights(p: Tensor, slope: Tensor) -> Tensor:
     r"""Return κ of every position [N, T] of a cross-entropy with labels y, whose gradient is $\kappa (p - e_y)$.
 
-    All of its entries are positive but that of the label: $\kappa = \sum_{c \ne y} g_c / \sum_{c \ne y} p_c$.
+    All of its entries are positive but that of the label: $\kappa = g_c / p_c$ where $g_c$ is largest.
     """
-    others = slope > 0
-    total = (p * others).sum(-1)
-    return (slope * others).sum(-1) / total.clamp_min(torch.finfo(p.dtype).tiny)
+    largest, place = slope.max(-1, keepdim=True)
+    return (largest / p.gather(-1, place).clamp_min(torch.finfo(p.dtype).tiny)).squeeze(-1)
+
+
+def _irregular(like: Tensor, axis: int) -> Tensor:
+    """Return numbers between -1 and 1 that do not repeat along an axis (a sum over it must not be left empty)."""
+    steps = torch.arange(like.shape[axis], device=like.device, dtype=torch.float32)
+    numbers = (steps * 0.6180339887) % 1 * 2 - 1
+    shape = [-1 if k == axis else 1 for k in range(like.ndim)]
+    return numbers.to(like.dtype).view(shape).expand_as(like)
 
 
 def _entries(graph: LossGraph) -> Tensor:

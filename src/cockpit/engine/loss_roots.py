@@ -45,9 +45,9 @@ class Root(ABC):
 class SoftmaxRoot(Root):
     r"""Cross-entropy at every position: $\Lambda = \kappa\,(\mathrm{diag}(p) - pp^\top)$, of rank C - 1.
 
-    Columns are those of its Cholesky factor: with the tails $q_c = \sum_{j \ge c} p_j$, column c is zero above
-    its diagonal entry $\sqrt{p_c q_{c+1} / q_c}$ and $-p_j \sqrt{p_c / (q_c q_{c+1})}$ below (Tanabe and Sagae,
-    1992). A draw is $\sqrt\kappa\,(p - e_{\hat y})$ with labels $\hat y \sim p$, independent over the T
+    Columns are those of its Cholesky factor, from the last class up: with $q_c = \sum_{j \le c} p_j$, column c is
+    zero below its diagonal entry $-\sqrt{p_c q_{c-1} / q_c}$ and $p_j \sqrt{p_c / (q_c q_{c-1})}$ above (Tanabe and
+    Sagae, 1992). A draw is $\sqrt\kappa\,(p - e_{\hat y})$ with labels $\hat y \sim p$, independent over the T
     positions of an example.
     """
 
@@ -65,16 +65,16 @@ class SoftmaxRoot(Root):
         return positions * (classes - 1)
 
     def columns(self) -> Iterator[Signed]:
-        """Yield a column for every class but the last, of every position that counts."""
+        """Yield a column for every class but the first, of every position that counts."""
         p, (_, positions, classes) = self.probabilities, self.probabilities.shape
-        tails = p.flip(2).cumsum(2).flip(2).clamp_min(torch.finfo(p.dtype).tiny)  # zero only if all of it is
-        root = tails[..., 1:].sqrt()
-        share = (p / tails * self.weights.unsqueeze(2)).sqrt()[..., :-1]
+        heads = p.cumsum(2).clamp_min(torch.finfo(p.dtype).tiny)  # zero only if all of it is
+        root = heads[..., :-1].sqrt()
+        share = (p / heads * self.weights.unsqueeze(2)).sqrt()[..., 1:]
         for t in used(self.weights) if positions > 1 else [0]:
             for start in range(0, classes - 1, COLUMNS):
                 c = slice(start, min(start + COLUMNS, classes - 1))
-                entries = ((share[:, t, c] / root[:, t, c]).unsqueeze(2) * -p[:, t, None]).triu(start + 1)
-                entries.diagonal(start, 1, 2).copy_(share[:, t, c] * root[:, t, c])
+                entries = ((share[:, t, c] / root[:, t, c]).unsqueeze(2) * p[:, t, None]).tril(start)
+                entries.diagonal(start + 1, 1, 2).addcmul_(share[:, t, c], root[:, t, c], value=-1)
                 columns = entries.transpose(0, 1).unsqueeze(2)  # [K, N, 1, C]
                 if positions > 1:
                     columns = torch.zeros_like(columns).repeat(1, 1, positions, 1)
@@ -85,10 +85,11 @@ class SoftmaxRoot(Root):
         """Yield the gradient for labels that the model draws itself."""
         p = self.probabilities
         share = torch.rand(*p.shape[:2], 1, dtype=p.dtype, device=generator.device, generator=generator)
-        reached = p.cumsum(2)
-        labels = (reached < share.to(p.device) * reached[..., -1:]).sum(2, keepdim=True)
-        vector = p.scatter_add(2, labels.clamp_max(p.shape[2] - 1), -torch.ones_like(p[..., :1]))
-        yield 1.0, self._shaped((vector * self.weights.sqrt().unsqueeze(2))[None])
+        reached = p.cumsum(2).contiguous()
+        labels = torch.searchsorted(reached, share.to(p.device) * reached[..., -1:])
+        weights = self.weights.sqrt().unsqueeze(2)
+        vector = (p * weights).scatter_add_(2, labels.clamp_max_(p.shape[2] - 1), -weights)
+        yield 1.0, self._shaped(vector[None])
 
     def _shaped(self, rows: Tensor) -> tuple[Tensor]:
         (output,), (layout,) = self.graph.outputs, self.graph.layouts

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from cockpit.engine.capture import Capture, Use, calls_at
-from cockpit.engine.column_sums import Columns, column_sum
+from cockpit.engine.column_sums import Columns, column_sum, square_together
 from cockpit.engine.coverage import Plan, Way
 from cockpit.engine.fallback import rows
-from cockpit.engine.graph import edge, edges_behind
+from cockpit.engine.graph import nodes_behind
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.parts import wide
 from cockpit.errors import Gap
 
+SHAPES = 64
+"""For so many shapes of a model's calls it is remembered how much work they are."""
 PASS = 2**26
 """How many output gradients are held at once (256 MiB in float32); as many columns go back together."""
 
@@ -34,9 +37,15 @@ Place = tuple[int, int]
 
 @dataclass
 class Passes:
-    """What was learnt about backward passes of one plan: whether several columns can go back at once."""
+    """What was learnt about backward passes of one plan.
+
+    Attributes:
+        batched: whether several columns can go back at once.
+        work: the `LayerSums.steps` of so many columns through calls of such shapes.
+    """
 
     batched: bool = True
+    work: dict[tuple[Any, ...], float] = field(default_factory=dict)
 
 
 class LayerSums:
@@ -63,6 +72,8 @@ class LayerSums:
         self._names = {id(p): name for name, p in parameters.items() if plan.ways[name].way.by_layers}
         self._numbers = {id(use): k for use, k in capture.numbered()}
         self._order = {i: k for k, i in enumerate(self._numbers)}
+        self._launching = any(p.device.type != "cpu" for p in parameters.values())
+        self._owners: dict[int, frozenset[str]] = {}
         self._found: tuple[LossGraph, list[Use], list[Place], list[GradientEdge]] | None = None
 
     def __call__(self, graph: LossGraph, vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
@@ -91,8 +102,17 @@ class LayerSums:
         is the first); each column takes one product on its way (none at the first layer), and for its
         squares another one, which is shared by all columns where T = 1.
         """
+        uses = self._edges(graph)[0]
+        key = columns, self.examples, *(shape for use in uses for shape in use.shapes)
+        if key not in self.passes.work:
+            if len(self.passes.work) >= SHAPES:
+                self.passes.work.clear()
+            self.passes.work[key] = self._work(uses, columns)
+        return self.passes.work[key]
+
+    def _work(self, uses: list[Use], columns: int) -> float:
         done = usual = 0.0
-        for number, use in enumerate(self._edges(graph)[0]):
+        for number, use in enumerate(uses):
             weight = max(p.numel() for p in use.module.parameters())
             outputs = next((p.shape[0] for p in use.module.parameters() if p.ndim > 1), weight)
             positions = use.shapes[0].numel() / max(1, self.examples * outputs)
@@ -103,12 +123,11 @@ class LayerSums:
     def _edges(self, graph: LossGraph) -> tuple[list[Use], list[Place], list[GradientEdge]]:
         """Find the layers behind the outputs, in forward order, and where in the graph their outputs are."""
         if self._found is None or self._found[0] is not graph:
-            starts = [e for e in map(edge, graph.outputs) if e is not None]
             uses: dict[int, Use] = {}
             edges: dict[Place, GradientEdge] = {}
-            for node in {node for node, _ in edges_behind(starts)}:
+            for node in nodes_behind(graph.losses):
                 for use, place, result in calls_at(node):
-                    if any(id(p) in self._names for p in use.module.parameters()):
+                    if self._owned(use):
                         uses[id(use)] = use
                         edges[id(use), place] = GradientEdge(node, result)
             ordered = [uses[i] for i in sorted(uses, key=lambda i: self._order.get(i, 0))]
@@ -142,8 +161,10 @@ class LayerSums:
         for use, grads in found:
             if use.refused is None and any(g is not None for g in grads):
                 call = Columns(use, grads, self.examples, self._layouts(use))
-                for name in {self._names[id(p)] for p in use.module.parameters() if id(p) in self._names}:
+                for name in self._owned(use):
                     uses.setdefault(name, []).append(call)
+        if self._launching:
+            square_together([calls[0] for calls in uses.values() if len(calls) == 1])
         for name, calls in uses.items():
             expected = self.plan.uses.get(name)
             if expected is not None and len(calls) > expected:
@@ -163,6 +184,14 @@ class LayerSums:
             for each, _ in rows(losses, chosen, vectorised=vectorised):
                 for name, g in each.items():
                     yield name, wide(g).square().sum(0)
+
+    def _owned(self, use: Use) -> frozenset[str]:
+        """Return the parameters of a call's layer that its formula serves."""
+        found = self._owners.get(id(use.module))
+        if found is None:
+            names = {self._names[id(p)] for p in use.module.parameters() if id(p) in self._names}
+            found = self._owners[id(use.module)] = frozenset(names)
+        return found
 
     def _layouts(self, use: Use) -> tuple[Layout, ...]:
         known = self.plan.layouts.get((*use.key, self._numbers.get(id(use), 0)))

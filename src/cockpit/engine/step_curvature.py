@@ -98,6 +98,7 @@ class Curvatures:
             ):  # an example that does not count has no curvature, but stays in its place
                 losses = losses * torch.zeros_like(losses).index_fill_(0, keep, 1)
                 counted = losses[keep]
+        source = None
         diagonals = [need for need in self._needs if isinstance(need, Diagonal)]
         if diagonals and plan is not None:
             learnt = self._learnt.setdefault(plan, Learnt())
@@ -107,7 +108,7 @@ class Curvatures:
         if self.eigen:
             self._graphs.append(counted)
             if alone and len(self._graphs) == 1:
-                self._eigenvalues(parameters)
+                self._eigenvalues(parameters, source if keep is None else None)
             elif alone:
                 gap = Gap("needs_full_batch: more micro-batches came than in the step before")
                 self.eigenvalues = dict.fromkeys(self.eigen, gap)
@@ -141,14 +142,20 @@ class Curvatures:
     def close(self) -> None:
         """Forget everything."""
         self._attention.close()
+        self._learnt.clear()
         self._graphs = []
         self.vectors.clear()
 
-    def _eigenvalues(self, parameters: Mapping[str, Tensor]) -> None:
-        """Solve for every eigenvalue asked for; what fails becomes a gap."""
+    def _eigenvalues(self, parameters: Mapping[str, Tensor], source: Diagonals | None = None) -> None:
+        """Solve for every eigenvalue asked for; what fails becomes a gap.
+
+        With ``source``, whose batch is the whole step, its Hessian is used.
+        """
+        made = None
         for need in self.eigen:
             try:
-                local, product = self._product(parameters)
+                made = made or self._product(parameters, source)
+                local, product = made
                 found: dict[str, Eigenpair] = {}
                 if not need.blocks:
                     found[""] = self._solved(need, "", product, local.flat.size, local.flat)
@@ -164,18 +171,19 @@ class Curvatures:
             except Exception as failure:
                 self.eigenvalues[need] = Gap(f"failed: {type(failure).__name__}: {failure}")
 
-    def _product(self, parameters: Mapping[str, Tensor]) -> tuple[HessianProduct, Product]:
+    def _product(
+        self, parameters: Mapping[str, Tensor], source: Diagonals | None
+    ) -> tuple[HessianProduct, Product]:
         """Return the Hessian of this process's graphs, and products with that of all processes."""
-        examples = sum(len(losses) for losses in self._graphs)
-        if self.ranks is None:
-            local = HessianProduct([(x, len(x) / examples) for x in self._graphs], parameters)
-            self._check(local)
-            return local, local
         ranks = self.ranks
-        everywhere = int(ranks.sum(torch.tensor(float(examples))))
-        local = HessianProduct([(x, len(x) / everywhere) for x in self._graphs], parameters)
+        if ranks is None and source is not None:
+            return source.hessian, source.hessian  # one gradient graph for all who multiply
+        examples = sum(len(losses) for losses in self._graphs)
+        if ranks is not None:
+            examples = int(ranks.sum(torch.tensor(float(examples))))
+        local = HessianProduct([(x, len(x) / examples) for x in self._graphs], parameters)
         self._check(local)
-        return local, lambda v: ranks.sum(local(v))
+        return local, local if ranks is None else lambda v: ranks.sum(local(v))
 
     def _check(self, product: HessianProduct) -> None:
         """Insist on a symmetric Hessian, once for a model."""
@@ -225,14 +233,14 @@ class Curvatures:
         try:
             generator = self._generator(source.losses.device, own=True)
             result = source.measured(need, generator)
-            n = source.examples
-            for name, value in source.summed(result).items():
-                error = (result.standard_error or {}).get(name)
-                table.add(need, name, value)
-                variance = source.nothing(value.device) if error is None else (error.double() * n).square()
-                table.add(DiagonalVariance(need), name, variance)
+            scale, errors, variances = source.scale(result), result.standard_error, DiagonalVariance(need)
+            for name, value in result.by_parameter.items():
+                table.add(need, name, value if scale == 1 else value * scale)
+                error = None if errors is None else errors.get(name)
+                exact = source.nothing(value.device)
+                table.add(variances, name, exact if error is None else (error.double() * scale).square())
             if result.total_standard_error is not None:
-                self._variances[-1][need] = (float(result.total_standard_error) * n) ** 2
+                self._variances[-1][need] = (float(result.total_standard_error) * scale) ** 2
             self.methods[need] = result.method
         except Gap as gap:
             self.methods[need] = gap

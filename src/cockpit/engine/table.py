@@ -132,9 +132,8 @@ class Table:
         """Compute a derived statistic from its sources."""
         sources = [self._joined.get(source, {}) for source in statistic.sources]
         names = [name for name in self.parameters if all(name in row for row in sources)]
-        self._joined[statistic] = {
-            name: statistic.derive(examples, *(row[name] for row in sources)) for name in names
-        }
+        values = statistic.derive_all(examples, *([row[name] for name in names] for row in sources))
+        self._joined[statistic] = dict(zip(names, values, strict=True))
 
     def fill(self, statistics: Iterable[Statistic], everywhere: bool = False) -> None:
         """Count zero gradients where a parameter had none so far, with the parameters as they are now.

@@ -1,19 +1,29 @@
 r"""The largest eigenvalue of a Hessian that changes from step to step, with two products a step.
 
-Carried from step to step are the $k = 3$ topmost Ritz vectors $W$ (3 D numbers) and their values. The first
-product of a step is with the top one; each further one is with what the model below lacks most. After $m$
-products with orthonormal $Y$ the basis $Q$ spans $W$ and $HY$. Of $Q^\top H Q$ every entry that touches $Y$
-is known exactly; the block outside $Y$ is completed by a model: the carried values of $W$, scaled as the top
-one has changed, and `UNSEEN` times the Rayleigh-Ritz value for directions never multiplied. The largest
-eigenvalue of the completed matrix is the value. An error $\delta$ of the model changes it by
-$\delta \|(I - YY^\top) u\|^2$ only, with $u$ its eigenvector: of second order, where a plain Rayleigh quotient
+With each batch the Hessian is another. Carried from step to step are the $k$ = `CARRIED` topmost eigenvectors $W$
+(k D numbers) and eigenvalues of its running mean (each step counts `FRESH`), since a vector that is averaged over
+batches is nearer to the next batch's than the last batch's own. The first product of a step is with the top one; each
+further one is with what the model below lacks most. After $m$ products with orthonormal $Y$ the basis $Q$ spans $W$ and
+$HY$. Of $Q^\top H Q$ every entry that touches $Y$ is known exactly; the block outside $Y$ is completed by a model: the
+carried values of $W$, scaled as the top one has changed, and `UNSEEN` times the Rayleigh-Ritz value for directions
+never multiplied. The largest eigenvalue of the completed matrix is the value. An error $\delta$ of the model changes
+it by $\delta \|(I - YY^\top) u\|^2$ only, with $u$ its eigenvector: of second order, where a plain Rayleigh quotient
 misses all that lies outside of $Y$.
 
 The completed value is an estimate. On $Y$, $\theta \le \lambda_{\max}$, and some eigenvalue is within the residual
-$\|Hv - \theta v\|$ of the Ritz value $\theta$. ``converged`` says that the residual is below `NEAR` and that the value
-moves by less than `TRUSTED` when the model is varied. That is a test of plausibility, not a bound: no few products
-can exclude a new top eigenvector orthogonal to everything seen, and with two products it happens.
+$\|Hv - \theta v\|$ of the Ritz value $\theta$. ``converged`` says that the residual is below `NEAR`, that of the first
+product alone below `STILL`, and that the value moves by less than `TRUSTED` when the model is varied. That is a test of
+plausibility, not a bound: no few products can exclude a new top eigenvector orthogonal to everything seen, and with two
+products it happens.
 
+Measured with two products on a new batch of 128 at each step, against converged solves: for a small network on
+Fashion-MNIST the median error is 0.3 %, and nine steps in ten are within 1 %; for mnist_mlp and cifar10_3c3d it is below
+1 %, but one step in ten is off by a tenth; for fmnist_2c2d in its first steps it is a tenth, and up to a half. With every
+fourth step tracked mnist_mlp has a median of 3 %. The topmost eigenvectors of two batches may have little in common, and
+then no two products come near; that is said by the residual, and none of these values is called converged.
+
+Vectors are never made orthogonal: all that is decided follows from the products of the rows with one another, which
+come to the host in one small transfer for each Hessian product, so that a step asks little of the device besides them.
 All decisions are made from projected numbers, so processes that see the same products stay in step.
 """
 
@@ -23,14 +33,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from cockpit.engine.lanczos import Carried, Eigenpair, Subspace
+from cockpit.engine.lanczos import Carried, Eigenpair, combine, inner, narrow
 from cockpit.engine.needs import TopEigenvalue
+from cockpit.errors import Gap
+
+Numbers = NDArray[np.float64]
 
 CARRIED = 3
-"""Ritz vectors carried from step to step."""
+"""Vectors carried from step to step."""
+
+FRESH = 0.3
+"""Weight of a step's Hessian in the mean that is carried."""
 
 UNSEEN = 0.25
 """Curvature along a direction met first in this step, relative to the value; -0.1 to 0.8 in trainings measured."""
@@ -44,11 +62,17 @@ TRUSTED = 0.01
 NEAR = 0.03
 """Residual, relative to the value, up to which it may count as converged."""
 
+STILL = 0.1
+"""Residual of the first product alone up to which it may: the carried vector was almost an eigenvector."""
+
 CHANGE = 4.0
 """By how much the carried values may be scaled from one step to the next."""
 
 OPTIMISM = 1.06
-"""Growth a step of carried values not looked at, so that a vector that may have overtaken gets its product."""
+"""Growth to expect of carried values not looked at, so that a vector that may have overtaken gets its product."""
+
+WIDE, NARROW = 1e-11, 1e-6
+"""Of unit rows' projected squares, what may be rounding, with sums in double and in single precision."""
 
 KNOWN = 0.1
 """An eigenvector is known if no more than this of it lies outside of the multiplied directions."""
@@ -78,104 +102,148 @@ def followed(
         device: of the vectors.
     """
     known, size = carried.vectors.shape
+    spend = max(products, 1)
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
-        space = Subspace(known + max(products, 1), size, dtype, device)
-        space.load(carried.vectors.to(device=device, dtype=dtype))
-        seen = Seen(carried.values, len(space.basis))
-        for _ in range(max(products, 1)):
-            direction = seen.next_direction(space.count)
-            if direction is None:
+        rows = torch.empty(known + 2 * spend - 1, size, dtype=dtype, device=device)
+        rows[:known] = carried.vectors
+        seen = Seen(carried.values.numpy(), NARROW if narrow(rows) else WIDE)
+        count, multiplied, weights = known, known - 1, None
+        for left in reversed(range(spend)):
+            fresh = count if seen.products else 0
+            if weights is not None:
+                rows[count] = combine(torch.from_numpy(weights), rows[:count])
+                multiplied, count = count, count + 1
+            rows[count] = product(rows[multiplied])
+            count += 1
+            seen.add(multiplied, inner(rows[:count], rows[fresh:count]))
+            weights = seen.next_direction() if left else None
+            if weights is None:
                 break
-            seen.add(direction, space.append(product(space.combine(direction[: space.count], space.count))))
-        residual, top = seen.residual(), seen.ritz()[0]
-        value = float(seen.completed(UNSEEN, space.count, limit=top)[0][-1])
-        low = float(seen.completed(RANGE[0], space.count, limit=top)[0][-1])
-        # By what the top vector's product has changed, those of the other carried ones may have changed too.
-        swing = 1 + 2 * residual / max(abs(value), torch.finfo(torch.float64).tiny)
-        high = float(seen.completed(RANGE[1], space.count, swing)[0][-1])
-        values, vectors = seen.completed(UNSEEN, space.count)
-        keep = min(CARRIED, space.count)
-        rows = space.combine(vectors[:, -keep:].T, space.count)
+        value, residual, converged = seen.value()
+        values, vectors = seen.averaged()
+        keep = min(CARRIED, len(values))
+        kept = combine(torch.from_numpy(vectors[:, -keep:].T @ seen.weights), rows[:count])
         return Eigenpair(
             value,
-            rows[-1] / rows[-1].norm(),
+            kept[-1],
             residual,
             seen.products,
-            high - low <= TRUSTED * abs(value) and residual <= NEAR * abs(value),
-            Carried(rows, values[-keep:].clone()),
+            converged,
+            Carried(kept, torch.from_numpy(values[-keep:].copy())),
         )
 
 
 class Seen:
-    """What is known of the projected matrix: orthonormal directions, their products, and the carried values."""
+    """What is known of the projected matrix, from the products of all rows with one another.
 
-    def __init__(self, values: Tensor, capacity: int) -> None:
-        self.values = values.to(device="cpu", dtype=torch.float64)
-        self.directions = torch.zeros(capacity, 0, dtype=torch.float64, device="cpu")
-        self.images = torch.zeros(capacity, 0, dtype=torch.float64, device="cpu")
+    Rows are the carried vectors, then a product, then each further direction with its product. They are neither
+    orthogonal nor independent: ``weights`` make an orthonormal basis of them, in which all else is expressed.
+    """
+
+    def __init__(self, values: Numbers, noise: float) -> None:
+        self.values, self.noise = values, noise
+        self.weights = self.gram = np.zeros((0, 0))
+        self._pairs: list[tuple[int, int]] = []
 
     @property
     def products(self) -> int:
         """How many directions have been multiplied."""
-        return self.directions.shape[1]
+        return len(self._pairs)
 
-    def add(self, direction: Tensor, image: Tensor) -> None:
-        """Enter a direction and its product, in coordinates of the basis."""
-        self.directions = torch.cat([self.directions, direction[:, None]], dim=1)
-        self.images = torch.cat([self.images, image[:, None]], dim=1)
+    def add(self, direction: int, fresh: Tensor) -> None:
+        """Enter a multiplied row, whose product is the last row, by the products [R, K] of all with the K new rows."""
+        new = fresh.to(device="cpu", dtype=torch.float64).numpy()
+        if not np.isfinite(new).all():
+            raise Gap("nonfinite: a product with the curvature matrix holds inf or nan")
+        count, before = len(new), len(new) - new.shape[1]
+        gram = np.empty((count, count))
+        gram[:before, :before] = self.gram
+        gram[:, before:], gram[before:] = new, new.T
+        self.gram = gram
+        self._pairs.append((direction, count - 1))
+        lengths = np.sqrt(gram.diagonal())
+        lengths[lengths == 0] = 1.0
+        squares, vectors = np.linalg.eigh(gram / lengths / lengths[:, None])
+        kept = squares > self.noise * squares[-1]
+        roots, vectors = np.sqrt(squares[kept]), vectors[:, kept]
+        self.weights = (vectors / roots).T / lengths
+        places = vectors * roots * lengths[:, None]
+        u, _, v = np.linalg.svd(places[: len(self.values)], full_matrices=False)
+        self.carried = u @ v
+        directions, images = (places[[pair[k] for pair in self._pairs]].T for k in (0, 1))
+        self.directions, mixture = np.linalg.qr(directions)
+        self.images = np.linalg.solve(mixture.T, images.T).T
+        self._look()
 
-    def ritz(self) -> tuple[float, Tensor]:
-        """Return the largest Ritz value on the multiplied directions, and its coefficients among them."""
+    def _look(self) -> None:
+        """Find the largest Ritz value on the multiplied directions, with its residual."""
         projected = self.directions.T @ self.images
-        values, vectors = torch.linalg.eigh((projected + projected.T) / 2)
-        return float(values[-1]), vectors[:, -1]
+        values, vectors = np.linalg.eigh((projected + projected.T) / 2)
+        self.top, mixture = float(values[-1]), vectors[:, -1]
+        self.first = float(projected[0, 0])
+        self.residual = float(np.linalg.norm(self.images @ mixture - self.top * (self.directions @ mixture)))
 
-    def residual(self) -> float:
-        r"""Return $\|Hv - \theta v\|$ of the Ritz pair."""
-        value, mixture = self.ritz()
-        return float((self.images @ mixture - value * (self.directions @ mixture)).norm())
+    def value(self) -> tuple[float, float, bool]:
+        """Return the value, its residual, and whether it is to be trusted."""
+        value = float(self.completed(UNSEEN, limit=self.top)[0][-1])
+        before = float(np.linalg.norm(self.images[:, 0] - self.first * self.directions[:, 0]))
+        if self.residual > NEAR * abs(value) or before > STILL * abs(value):
+            return value, self.residual, False
+        low = float(self.completed(RANGE[0], limit=self.top)[0][-1])
+        # By what the top vector's product has changed, those of the other carried ones may have changed too.
+        swing = 1 + 2 * self.residual / max(abs(value), np.finfo(np.float64).tiny)
+        high = float(self.completed(RANGE[1], swing)[0][-1])
+        return value, self.residual, high - low <= TRUSTED * abs(value)
 
     def completed(
-        self, unseen: float, count: int, swing: float = OPTIMISM, limit: float = math.inf
-    ) -> tuple[Tensor, Tensor]:
+        self, unseen: float, swing: float = OPTIMISM, limit: float = math.inf
+    ) -> tuple[Numbers, Numbers]:
         """Return eigenvalues (ascending) and eigenvectors (in columns) of the completed matrix.
 
         Args:
             unseen: curvature of directions met in this step, relative to the largest Ritz value.
-            count: size of the basis.
             swing: factor of the carried values.
             limit: the largest carried value to believe.
         """
-        known = len(self.values)
-        model = torch.zeros(count, dtype=torch.float64, device="cpu")
-        model[:known] = self.values
-        model[:known] *= swing
-        if self.products:
-            top, first = self.ritz()[0], float(self.directions[:, 0] @ self.images[:, 0])
-            before = float(self.values[-1])
-            if first * before > 0:  # the whole spectrum has grown or shrunk with its top
-                model[:known] *= min(max(first / before, 1 / CHANGE), CHANGE)
-            model[:known].clamp_(max=limit)
-            model[known:] = top - (1 - unseen) * abs(top)
-        y, hy = self.directions[:count], self.images[:count]
-        outside = torch.eye(count, dtype=torch.float64, device="cpu") - y @ y.T
-        exact = hy @ y.T
-        matrix = outside @ (model[:, None] * outside) + exact + exact.T - y @ (y.T @ exact)
-        values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-        return values, vectors
+        return _eigen(self._exact(self._model(unseen, swing, limit)))
 
-    def next_direction(self, count: int) -> Tensor | None:
-        """Return the direction to multiply next, or None if all of the basis has been multiplied.
+    def averaged(self) -> tuple[Numbers, Numbers]:
+        """Return eigenvalues and eigenvectors of the mean Hessian: what was carried, and `FRESH` of this step's."""
+        model = self._model(UNSEEN)
+        return _eigen(model + FRESH * (self._exact(model) - model))
+
+    def _model(self, unseen: float, swing: float = 1.0, limit: float = math.inf) -> Numbers:
+        """Return the projected matrix as one would expect it without this step's products, but for their size."""
+        values, before = self.values * swing, float(self.values[-1])
+        if self.first * before > 0:  # the whole spectrum has grown or shrunk with its top
+            values = values * min(max(self.first / before, 1 / CHANGE), CHANGE)
+        rest = self.top - (1 - unseen) * abs(self.top)
+        model: Numbers = (self.carried.T * (np.minimum(values, limit) - rest)) @ self.carried
+        model[np.diag_indices(len(model))] += rest
+        return model
+
+    def _exact(self, model: Numbers) -> Numbers:
+        """Return the model with all that touches a multiplied direction replaced by what was found."""
+        y, wrong = self.directions, self.images - model @ self.directions
+        exact: Numbers = model + wrong @ y.T + y @ wrong.T - y @ (y.T @ wrong) @ y.T
+        return exact
+
+    def next_direction(self) -> Numbers | None:
+        """Return the weights of the direction to multiply next, or None if all of the basis has been multiplied.
 
         It is the part of the completed matrix's eigenvector that has not been multiplied: of the top one, but
         of the next where the top one is known already, lest a second eigenvector overtake it unseen.
         """
-        if self.products == count:
+        if self.products == len(self.weights):
             return None
-        _, vectors = self.completed(UNSEEN, count)
-        candidates = vectors - self.directions[:count] @ (self.directions[:count].T @ vectors)
-        lengths = candidates.norm(dim=0).flip(0)
-        chosen = count - 1 - int((lengths > KNOWN).int().argmax())
-        direction = torch.zeros(len(self.directions), dtype=torch.float64, device="cpu")
-        direction[:count] = candidates[:, chosen] / candidates[:, chosen].norm()
+        _, vectors = self.completed(UNSEEN)
+        outside = vectors - self.directions @ (self.directions.T @ vectors)
+        lengths = np.linalg.norm(outside, axis=0)
+        chosen = int(np.flatnonzero(lengths > KNOWN)[-1])
+        direction: Numbers = (outside[:, chosen] / lengths[chosen]) @ self.weights
         return direction
+
+
+def _eigen(matrix: Numbers) -> tuple[Numbers, Numbers]:
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    return values, vectors
