@@ -16,6 +16,8 @@ from cockpit.engine.statistics import Norm2, Projection, Quantiles, Statistic, j
 
 Directions = Mapping[Projection, tuple[Tensor, float | Tensor]]
 """For every projection its direction, as a vector and a factor."""
+refused: dict[str, str] = {}
+"""Kernels that do not run here (a compiler that does not take them), and why; they are not asked again."""
 
 
 def reductions(
@@ -41,7 +43,7 @@ def reductions(
 def _walk(
     g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
 ) -> Iterator[tuple[Statistic, Tensor]]:
-    products = _multiplied(g, statistics, directions)
+    products = _tried("products", partial(_multiplied, g, statistics, directions))
     if products:
         yield from products.items()
         return
@@ -49,7 +51,7 @@ def _walk(
     found: dict[Statistic, list[Tensor]] = {s: [] for s in statistics}
     for block in g.blocks(whole):
         flat = block.reshape(len(block), g.parameter.numel())
-        fused = _fused(flat, g, statistics, directions)
+        fused = _tried("block", partial(_fused, flat, statistics, directions))
         for s in statistics:
             if s in fused:
                 found[s].append(fused[s])
@@ -62,6 +64,21 @@ def _walk(
                 found[s].append(value)
     for s, values in found.items():
         yield s, joined(s.over_examples, values)
+
+
+def _tried(kernel: str, look: Callable[[], dict[Statistic, Tensor]]) -> dict[Statistic, Tensor]:
+    """Return what a kernel says; nothing where it does not run, so that the simple way is taken."""
+    if kernel in refused:
+        return {}
+    try:
+        return look()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as failure:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise  # it is the recording that failed
+        refused[kernel] = f"{type(failure).__name__}: {failure}"
+        return {}
 
 
 def _multiplied(
@@ -81,9 +98,7 @@ def _multiplied(
     return {s: joined(s.over_examples, values) for s, values in found.items()}
 
 
-def _fused(
-    flat: Tensor, g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
-) -> dict[Statistic, Tensor]:
+def _fused(flat: Tensor, statistics: Sequence[Statistic], directions: Directions) -> dict[Statistic, Tensor]:
     """Take norms, projections and a histogram from one look at a block, where there is a kernel for it."""
     if flat.dtype is not torch.float32:
         return {}

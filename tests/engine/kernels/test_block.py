@@ -6,8 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from cockpit.engine import kernels
-from cockpit.engine.binning import Grid
+from cockpit.engine import kernels, reduction
+from cockpit.engine.binning import Counter, Grid, edges
+from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.histograms import Histogram1d
+from cockpit.engine.kernels import counted
+from cockpit.engine.parts import Dense
+from cockpit.engine.statistics import Norm2, Statistic
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -71,3 +76,55 @@ def test_what_it_cannot_do_is_refused() -> None:
         kernels.block_statistics(torch.zeros(2, 2), [torch.zeros(2)] * 4)
     with pytest.raises(ValueError, match="float32"):
         kernels.block_statistics(torch.zeros(2, 2, dtype=torch.float64))
+
+
+WIDE = Grid(100, -2.0, 2.0)
+SHAPES = [(1, 4096), (3, 1024), (7, 512), (8, 520), (9, 513), (17, 31)]
+OTHERS = [Grid(20, 0.0, 2.0), Grid(20, -2.0, 0.0), Grid(3, 0.0, 0.3), Grid(101, -2.0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("grid", "n", "m"), [(WIDE, *shape) for shape in SHAPES] + [(grid, 3, 1030) for grid in OTHERS], ids=str
+)
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_counts_of_any_block(grid: Grid, n: int, m: int, scale: float, device: torch.device) -> None:
+    """Whole tiles of values near zero are counted by signs, the others by bits; what is not finite is found again."""
+    block = normal(n, m) * scale
+    block[:, 0], block[n // 2, m // 2] = -0.0, -1e-42
+    for odd in (scale, float("nan"), float("-inf")):
+        block[n - 1, m // 3] = odd
+        expected = Counter(edges(grid.bins, grid.low, grid.high, block.device), block.dtype)
+        expected.add(block)
+        out = torch.full((grid.bins + 4,), 2**40, dtype=torch.int64, device=device)
+        kernels.block_statistics(block.to(device), (), grid, out=out)
+        assert torch.equal(out.cpu() - 2**40, expected.result())
+
+
+def test_a_count_is_emptied_before_it_is_full(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters have 16 bits, which hold so many tiles and no more."""
+    assert counted.MOST_COUNTED * 32 < 2**16
+    monkeypatch.setattr(counted, "programs", lambda *_: 1)
+    monkeypatch.setattr(counted, "MOST_COUNTED", 2)
+    values, grid = torch.full((1, 5 * 4096), 0.5, device=device), Grid(10, 0.0, 1.0)
+    assert kernels.count(values, grid)[5] == values.numel()
+
+
+def test_a_kernel_that_does_not_run_costs_nothing_but_time(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        calls.append(args)
+        raise RuntimeError("no such instruction")
+
+    calls: list[object] = []
+    monkeypatch.setattr(kernels, "block_statistics", refuse)
+    monkeypatch.setattr(reduction, "refused", {})
+    histogram, block = Histogram1d(20, -1.0, 1.0), normal(4, 30).to(device)
+    g = ExampleGradients("p", torch.zeros(30, device=device), (Dense(block),))
+    asked: list[Statistic] = [Norm2(), histogram]
+    for _ in range(2):
+        found = dict(reduction.reductions(g, asked, {}))
+        torch.testing.assert_close(found[Norm2()].double(), block.double().square().sum(1), rtol=1e-5, atol=0)
+        assert torch.equal(found[histogram], histogram.reduce(g))
+    assert reduction.refused == {"block": "RuntimeError: no such instruction"}
+    assert len(calls) == 1, "it is not tried again"

@@ -25,6 +25,9 @@ GRIDS = [
     Grid(1024, -2.0, 2.0),
 ]
 INF, NAN = float("inf"), float("nan")
+pytestmark = pytest.mark.filterwarnings(  # NumPy's, in the interpreter
+    "ignore:(overflow|invalid value) encountered:RuntimeWarning"
+)
 
 
 def reference(values: Tensor, grid: Grid, place: Tensor | None = None) -> Tensor:
@@ -113,7 +116,6 @@ def test_any_grid_and_values(bins: int, low: float, width: float, values: list[f
     assert torch.equal(kernels.count(where, grid).cpu(), reference(x, grid))
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # NumPy's, in the interpreter
 @pytest.mark.parametrize(("n", "i", "o"), [(3, 70, 33), (1, 1, 1), (2, 5, 40)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_outer(n: int, i: int, o: int, dtype: torch.dtype, device: torch.device) -> None:

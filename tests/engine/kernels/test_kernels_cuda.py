@@ -5,13 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cockpit.engine import kernels
 from cockpit.engine.binning import Counter, Grid, edges
+from cockpit.engine.layers import conv
+from cockpit.engine.layers.conv import _convolved
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FLAT, PLACED = Grid(100, -2.0, 2.0), Grid(40, -1.0, 1.0, 50)
@@ -103,7 +106,22 @@ def calls() -> dict[str, Callable[[], object]]:
         "outer": lambda: kernels.count_outer(a, b, FLAT),
         "outer placed": lambda: kernels.count_outer(a, b, PLACED, place),
         "block": lambda: kernels.block_statistics(values, directions, FLAT),
+        "segments": lambda: kernels.segment_statistics(values, (2000, 1, 2999), directions, FLAT),
+        "products": lambda: convolved(False),
+        "packed products": lambda: convolved(True),
     }
+
+
+def convolved(rough: bool) -> tuple[Tensor, ...]:
+    layer = nn.Conv2d(130, 144, 3, padding=1, device="cuda")
+    x, dy = normal(9, 130, 8, 8), normal(9, 144, 8, 8, seed=1)
+    with mock.patch.object(conv, "rounds", return_value=rough):
+        (products,) = _convolved(layer, x[:, None], dy[:, None], (1, 1, 1, 1)).products()
+    assert (products.greatest is not None) == rough
+    directions = [normal(*layer.weight.shape, seed=2)]
+    return tuple(
+        found for found in kernels.product_statistics(products, directions, FLAT) if found is not None
+    )
 
 
 @pytest.mark.parametrize("name", calls().keys() if torch.cuda.is_available() else [])
@@ -123,6 +141,19 @@ def test_no_wait_and_capturable(name: str) -> None:
 
 def _tensors(result: object) -> list[Tensor]:
     return [x for x in (result if isinstance(result, tuple) else (result,)) if isinstance(x, Tensor)]
+
+
+def test_what_was_not_seen_before_is_capturable() -> None:
+    """Its table of bounds is written by the graph; the kernel itself has been compiled."""
+    values = normal(6, 700)
+    kernels.segment_statistics(values, (300, 400), (), FLAT)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        norm2, _, counts = kernels.segment_statistics(values, (123, 577), (), FLAT)
+    graph.replay()
+    torch.testing.assert_close(norm2[0], values[:, :123].double().square().sum(1), rtol=1e-6, atol=0)
+    assert counts is not None
+    assert torch.equal(counts[1], reference(values[:, 123:], FLAT))
 
 
 def test_block_sums() -> None:

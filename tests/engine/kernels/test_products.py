@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from cockpit.engine import binning, kernels
-from cockpit.engine.binning import Grid
 from cockpit.engine.kernels import Products, product_statistics, shifts_on
 from cockpit.engine.kernels.language import INTERPRETED
-from cockpit.engine.layers.conv import Convolved, _convolved, _padding
-
-GRID = Grid(100, -2.0, 2.0)
-
-
-DEVICE = torch.device("cuda" if kernels.available() and not INTERPRETED else "cpu")
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return x.to(DEVICE, dtype)
-
-
-def written_out(products: Products) -> Tensor:
-    """[N, O, I, T] in float64."""
-    a, b = products.a.double(), products.b.double()
-    uses = b.shape[2]
-    return torch.stack([b @ a[:, :, s : s + uses].transpose(1, 2) for s in products.shifts.tolist()], 3)
+from cockpit.engine.kernels.products import tile_of
+from engine.kernels.factors import CPU, DEVICE, GRID, normal, written_out
 
 
 def check(products: Products, directions: list[Tensor], rtol: float) -> None:
@@ -43,9 +23,7 @@ def check(products: Products, directions: list[Tensor], rtol: float) -> None:
         assert (
             (dots[:, k] - g @ v.double().flatten()).abs() <= rtol * scale * v.double().norm() + 1e-30
         ).all()
-    counter = binning.Counter(
-        binning.edges(GRID.bins, GRID.low, GRID.high, torch.device("cpu")), torch.float64
-    )
+    counter = binning.Counter(binning.edges(GRID.bins, GRID.low, GRID.high, CPU), torch.float64)
     counter.add(g.cpu())
     assert counts is not None
     assert int(counts.sum()) == g.numel()
@@ -108,48 +86,10 @@ class TestKernel:
         assert int(counts.sum()) == 0
 
 
-def part_of(layer: nn.Conv2d, size: tuple[int, int], n: int = 2) -> Convolved:
-    x = normal(n, layer.in_channels, *size)
-    y = layer(x)
-    dy = normal(*y.shape, seed=5)
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    return _convolved(layer, x[:, None], dy[:, None], lambda images: F.pad(images, _padding(layer), mode))
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    dilation=st.tuples(st.integers(1, 3), st.integers(1, 2)),
-    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
-    size=st.tuples(st.integers(10, 14), st.integers(8, 13)),
-)
-def test_shifted_images_are_patches(
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    dilation: tuple[int, int],
-    padding: tuple[int, int],
-    size: tuple[int, int],
-) -> None:
-    layer = nn.Conv2d(3, 4, kernel, stride, padding, dilation, device=DEVICE)
-    part = part_of(layer, size)
-    (products,) = part.products()
-    found = written_out(products).reshape(2, *layer.weight.shape)
-    torch.testing.assert_close(found, part.dense(0, 2).double(), rtol=1e-4, atol=1e-4)
-
-
-def test_blocks_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cockpit.engine.gradients.BLOCK", 300)
-    part = part_of(nn.Conv2d(2, 3, 3, padding=1, device=DEVICE), (7, 7), n=5)
-    blocks = list(part.products())
-    assert len(blocks) > 1
-    found = torch.cat([written_out(products) for products in blocks]).reshape(5, 3, 2, 3, 3)
-    torch.testing.assert_close(found, part.dense(0, 5).double(), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("layer", [nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(2, 2, 3).double()])
-def test_what_the_kernel_does_not_know(layer: nn.Conv2d) -> None:
-    x = normal(2, layer.in_channels, 6, 6).to(layer.weight)
-    y = layer(x)
-    part = _convolved(layer, x[:, None], torch.ones_like(y)[:, None].detach(), lambda images: images)
-    assert list(part.products()) == []
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("inputs", [3, 40, 64, 70, 128, 147, 192, 200, 512])
+@pytest.mark.parametrize("uses", [49, 784])
+def test_tiles_cover_no_more_than_they_must(inputs: int, uses: int, packed: bool) -> None:
+    tile = tile_of(100, inputs, 9, uses, packed)
+    assert -inputs % tile.inputs < max(64, tile.inputs // 2) or tile.inputs == 32
+    assert tile.hold == (uses == 49)

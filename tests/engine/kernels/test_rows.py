@@ -14,15 +14,15 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("grid", "double", "way"),
     [
-        (Grid(100, -2.0, 2.0), False, "split"),
-        (Grid(40, -1.0, 1.0), False, "split"),
-        (Grid(60, 0.0, 3.0), False, "split"),
-        (Grid(2000, -2.0, 2.0), False, "wide"),  # indices too large for the coarse half
-        (Grid(10, -0.3, 0.3), False, "wide"),  # a scale of more than 12 bits
-        (Grid(10, -20.0, 20.0), False, "wide"),  # products may underflow
+        (Grid(100, -2.0, 2.0), False, "down"),
+        (Grid(40, -1.0, 1.0), False, "down"),
+        (Grid(60, 0.0, 3.0), False, "down"),
+        (Grid(2000, -2.0, 2.0), False, "down"),
+        (Grid(10, -0.3, 0.3), False, "wide"),  # a scale that is no float32
+        (Grid(10, -20.0, 20.0), False, "down"),
         (Grid(101, -2.0, 2.0), False, "wide"),  # zero is no edge
         (Grid(100, -2.0, 2.0), True, "edges"),  # float64 has numbers between an edge and its guess
-        (Grid(1024, -2.0, 2.0), False, "split"),
+        (Grid(10, 0.0, 1e-40), False, "wide"),  # a scale beyond float32
         (Grid(4, 1.0, 1.0 + 2**-23), False, "edges"),  # bins narrower than the numbers are apart
     ],
 )
@@ -38,7 +38,23 @@ def test_the_ends_belong_to_the_type() -> None:
 
 
 def test_prepared_is_kept() -> None:
-    assert prepared(Grid(7, 0.0, 1.0), False, CPU) is prepared(Grid(7, 0.0, 1.0), False, CPU)
+    assert prepared(Grid(7, 0.0, 1.0), False, CPU).table is prepared(Grid(7, 0.0, 1.0), False, CPU).table
+
+
+@pytest.mark.parametrize(
+    ("grid", "central", "planes"),
+    [
+        (Grid(100, -2.0, 2.0), True, True),
+        (Grid(60, 0.0, 3.0), False, True),  # nothing to the left of zero
+        (Grid(60, -3.0, 0.0), False, True),
+        (Grid(101, -2.0, 2.0), False, False),  # zero is inside a bin
+        (Grid(123, 0.0, 123.0), False, True),
+        (Grid(124, 0.0, 124.0), False, False),  # more rows than seven bits tell
+    ],
+)
+def test_what_is_counted_by_signs_and_by_bits(grid: Grid, central: bool, planes: bool) -> None:
+    rows = prepared(grid, False, CPU)
+    assert (rows.central, rows.planes) == (central, planes)
 
 
 def test_power_of_two() -> None:

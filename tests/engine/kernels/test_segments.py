@@ -95,5 +95,5 @@ def test_a_kernel_that_does_not_run_costs_nothing_but_time(
     ((name, statistic, value),) = bunch.reductions()
     assert (name, statistic) == (g.name, Norm2())
     torch.testing.assert_close(value.double(), g.norm2().double(), rtol=1e-5, atol=0)
-    assert isinstance(Bunch.failure, RuntimeError)
+    assert Bunch.failure == "RuntimeError: no such instruction"
     assert not bunch.takes(g, [Norm2()], {}), "it is not tried again"

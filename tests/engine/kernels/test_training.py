@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from cockpit import Cockpit, Run
+from cockpit.engine.layers import conv
 from cockpit.store.record import Histogram
 
 
@@ -42,8 +43,12 @@ def trained(device: torch.device, optimizer: str, folder: Path, fast: bool) -> R
     return Run(folder)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_kernels_at_work(optimizer: str, device: torch.device, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("optimizer", "rough"), [("sgd", False), ("adam", False), ("sgd", True)])
+def test_kernels_at_work(
+    optimizer: str, rough: bool, device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where products are rounded as TensorFloat-32 rounds them, more elements cross an edge."""
+    monkeypatch.setattr(conv, "rounds", lambda backend: rough)
     found, plain = (trained(device, optimizer, tmp_path / str(fast), fast) for fast in (True, False))
     assert found.events() == []
     for name in plain.names():
@@ -54,6 +59,7 @@ def test_kernels_at_work(optimizer: str, device: torch.device, tmp_path: Path) -
                 if isinstance(y, Histogram):
                     assert isinstance(x, Histogram)
                     assert x.total == y.total
-                    assert np.abs(x.counts - y.counts).sum() <= 2, "elements next to an edge"
+                    most = max(2, y.total // 50) if rough else 2
+                    assert np.abs(x.counts - y.counts).sum() <= most, "elements next to an edge"
                 else:
                     np.testing.assert_allclose(x, y, rtol=2e-3, atol=1e-4, err_msg=f"{name} {scope}")

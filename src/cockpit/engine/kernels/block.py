@@ -1,7 +1,8 @@
 """Everything that one pass over written-out gradients can tell: norms, projections, counts.
 
-Sums are float32 within a lane (at most 16 terms), float64 from there on; programs write partial sums that are added
-in a fixed order, so that results are the same bits every time.
+`cockpit.engine.kernels.counted` looks where there is a grid that it knows; the kernel here takes the others, and is
+faster where nothing is counted. Sums are float32 within a lane (at most 16 terms), float64 from there on; programs
+write partial sums that are added in a fixed order, so that results are the same bits every time.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.binning import EXTRA, Grid
+from cockpit.engine.kernels.counted import counted_block
 from cockpit.engine.kernels.counting import count
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, tl
-from cockpit.engine.kernels.rows import prepared
+from cockpit.engine.kernels.rows import Rows, prepared
 
 EXAMPLES, BLOCK, TILES = 4, 512, 16
 """A program's share: examples, positions in a tile, tiles."""
@@ -103,38 +105,51 @@ def block_statistics(
         raise ValueError(f"float32 and at most {MOST_DIRECTIONS} directions, please")
     block = block.detach()
     block = block if block.stride(1) == 1 else block.contiguous()
-    n, m = block.shape
+    n = len(block)
     fused = grid is not None and place is None
     if grid is not None and out is None:
         out = torch.zeros(grid.bins * grid.columns + EXTRA, dtype=torch.int64, device=block.device)
-    splits = -(-m // (BLOCK * TILES))
-    partial = torch.empty(splits, n, 1 + len(directions), dtype=torch.float64, device=block.device)
-    if block.numel():
-        rows = prepared(grid, False, block.device) if grid is not None and fused else None
-        v0, v1, v2 = ([v.detach().flatten().contiguous() for v in directions] + 3 * [block])[:3]
-        with on_device(block):
-            _block[(-(-n // EXAMPLES), splits)](
-                block,
-                v0,
-                v1,
-                v2,
-                partial,
-                partial if out is None else out,
-                partial if rows is None else rows.table,
-                n,
-                m,
-                block.stride(0),
-                0 if grid is None else grid.bins,
-                EXAMPLES=EXAMPLES,
-                BLOCK=BLOCK,
-                TILES=TILES,
-                DIRECTIONS=len(directions),
-                SIZE=0 if rows is None else rows.size,
-                WAY="" if rows is None else rows.way,
-                num_warps=4,
-                enable_fp_fusion=False,
-            )
+    directions = [v.detach().flatten().contiguous() for v in directions]
+    rows = prepared(grid, False, block.device) if grid is not None and fused else None
+    if not block.numel():
+        partial = torch.zeros(1, n, 1 + len(directions), dtype=torch.float64, device=block.device)
+    elif grid is not None and rows is not None and rows.planes and out is not None:
+        partial = counted_block(block, directions, rows, grid.bins, out)
+    else:
+        partial = _looped(block, directions, rows, 0 if grid is None else grid.bins, out)
         if grid is not None and place is not None:
             count(block, grid, place, out)
-    sums = partial[0] if splits == 1 else partial.sum(0)
+    sums = partial[0] if len(partial) == 1 else partial.sum(0)
     return sums[:, 0], sums[:, 1:], out
+
+
+def _looped(
+    block: Tensor, directions: Sequence[Tensor], rows: Rows | None, bins: int, out: Tensor | None
+) -> Tensor:
+    n, m = block.shape
+    splits = -(-m // (BLOCK * TILES))
+    partial = torch.empty(splits, n, 1 + len(directions), dtype=torch.float64, device=block.device)
+    v0, v1, v2 = ([*directions] + 3 * [block])[:3]
+    with on_device(block):
+        _block[(-(-n // EXAMPLES), splits)](
+            block,
+            v0,
+            v1,
+            v2,
+            partial,
+            partial if out is None else out,
+            partial if rows is None else rows.table,
+            n,
+            m,
+            block.stride(0),
+            bins,
+            EXAMPLES=EXAMPLES,
+            BLOCK=BLOCK,
+            TILES=TILES,
+            DIRECTIONS=len(directions),
+            SIZE=0 if rows is None else rows.size,
+            WAY="" if rows is None else rows.way,
+            num_warps=4,
+            enable_fp_fusion=False,
+        )
+    return partial

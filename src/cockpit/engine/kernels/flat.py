@@ -1,11 +1,16 @@
-"""Counting values that are written out: every program counts its share of tiles, then adds its rows once."""
+"""Counting values that are written out: every program counts its share of tiles, then adds its rows once.
+
+Most grids are counted by bit planes; this is the way in the others, and of float64.
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 # (Triton evaluates annotations of kernels' parameters; those of tensors stay out.)
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from cockpit.engine.kernels.counted import counted_block
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, programs, tl
 from cockpit.engine.kernels.rows import Rows
@@ -46,9 +51,12 @@ def _flat(
 
 def count_flat(values: Tensor, rows: Rows, bins: int, out: Tensor) -> None:
     """Add the counts of values [n, m] to ``out`` [bins + EXTRA] int64."""
-    n, width = values.shape
     if values.is_contiguous():
-        n, width = 1, n * width
+        values = values.view(1, -1)
+    if rows.planes and values.dtype != torch.float64:
+        counted_block(values, (), rows, bins, out, sums=False)
+        return
+    n, width = values.shape
     per_row = -(-width // BLOCK)
     with on_device(values):
         _flat[(programs(values, n * per_row, PER_PROCESSOR),)](

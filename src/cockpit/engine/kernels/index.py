@@ -4,7 +4,7 @@
 # (Triton evaluates annotations of kernels' parameters; those of tensors stay out.)
 from __future__ import annotations
 
-from cockpit.engine.kernels.language import jit, tl
+from cockpit.engine.kernels.language import fma_down, jit, tl
 
 
 @jit()
@@ -12,6 +12,15 @@ def head_of(table):
     """Return the numbers before the edges of `cockpit.engine.kernels.rows.Rows.table`."""
     below, cap, high = tl.load(table), tl.load(table + 1), tl.load(table + 2)
     return below, cap, high, tl.load(table + 3), tl.load(table + 4), tl.load(table + 5).to(tl.int32)
+
+
+@jit()
+def finite_row(x, bins, high, scale, shift):
+    """Return the row of each float32 value, int32, by the way ``down``; what is not finite is outside the bins."""
+    # 1.5 · 2²³ and a row are a float32 whose last bits are the row
+    z = fma_down(x, scale.to(tl.float32), shift.to(tl.float32) + 12582913.0)
+    z = tl.minimum(tl.maximum(z, 12582912.0), bins.to(tl.float32) + 12582913.0)
+    return tl.where(x == high.to(tl.float32), bins, z.to(tl.int32, bitcast=True) - 0x4B400000)
 
 
 @jit()
@@ -28,15 +37,10 @@ def row_of(
     WAY: tl.constexpr,
 ):
     """Return the row of each value, int32; the ways are explained in `cockpit.engine.kernels.rows`."""
-    y = tl.minimum(tl.maximum(x, below.to(x.dtype)), cap.to(x.dtype))
-    if WAY == "split":
-        coarse = (y.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
-        product = coarse * scale.to(tl.float32)
-        rest = (y - coarse) * scale.to(tl.float32)
-        magic = product + 12582912.0  # 1.5 · 2²³: the integer nearest to the product is in its last bits
-        short = ((product - (magic - 12582912.0)) + rest) < 0
-        k = magic.to(tl.int32, bitcast=True) - 0x4B400000 + shift - short.to(tl.int32)
+    if WAY == "down":
+        row = finite_row(x, bins, high, scale, shift)
     else:
+        y = tl.minimum(tl.maximum(x, below.to(x.dtype)), cap.to(x.dtype))
         wide = tl.where(x == x, y, cap.to(x.dtype)).to(tl.float64)
         k = tl.floor((wide - origin) * scale).to(tl.int32) + shift
         if WAY == "edges":
@@ -45,7 +49,7 @@ def row_of(
             k = k - (wide < left).to(tl.int32) + (wide >= right).to(tl.int32)
             closed = x.to(tl.float64) == tl.load(table + 6 + bins)
             k = tl.where(closed, bins - 1, k)
-    row = tl.where(x > high.to(x.dtype), bins + 1, k + 1)
+        row = tl.where(x > high.to(x.dtype), bins + 1, k + 1)
     row = tl.where(x == x, row, bins + 2)
     return tl.where(tl.abs(x) == float("inf"), bins + 3, row)
 

@@ -4,6 +4,8 @@ Kernels are written against ``jit`` and ``tl`` from here, so that their modules 
 Triton the functions stay plain Python that nobody calls.
 """
 
+# mypy: disable-error-code="no-untyped-def"
+# (Triton evaluates annotations of kernels' parameters; those of tensors stay out.)
 from __future__ import annotations
 
 import os
@@ -15,7 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["INTERPRETED", "available", "jit", "on_device", "programs", "runs_on", "tl", "triton"]
+__all__ = [
+    "INTERPRETED",
+    "available",
+    "fma_down",
+    "jit",
+    "on_device",
+    "population",
+    "programs",
+    "runs_on",
+    "tl",
+    "triton",
+]
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 """Kernels run in Triton's interpreter, on any device: for tests."""
 OLDEST = (3, 3)
@@ -67,3 +80,41 @@ def programs(x: Tensor, work: int, per_processor: int) -> int:
 @cache
 def _processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+if INTERPRETED:  # which knows no machine instructions
+
+    @jit()
+    def fma_down(x, scale, offset):
+        """Return x · scale + offset, for an offset so large that rounding down leaves an integer."""
+        return (tl.floor(x.to(tl.float64) * scale.to(tl.float64)) + offset.to(tl.float64)).to(tl.float32)
+
+    @jit()
+    def population(x):
+        """Return how many bits of each word are set."""
+        x = x.to(tl.uint32, bitcast=True)
+        x = x - ((x >> 1) & 0x55555555)
+        x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
+        x = (x + (x >> 4)) & 0x0F0F0F0F
+        return ((x * 0x01010101) >> 24).to(tl.int32)
+
+else:
+
+    @jit()
+    def fma_down(x, scale, offset):
+        """Return x · scale + offset, rounded down once."""
+        return tl.inline_asm_elementwise(
+            "fma.rm.f32 $0, $1, $2, $3;",
+            "=f,f,f,f",
+            [x, scale, offset],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+
+    @jit()
+    def population(x):
+        """Return how many bits of each word are set."""
+        return tl.inline_asm_elementwise(
+            "popc.b32 $0, $1;", "=r,r", [x], dtype=tl.int32, is_pure=True, pack=1
+        )

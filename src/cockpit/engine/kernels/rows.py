@@ -4,8 +4,8 @@ A *row* is 0 below the range, 1…bins in it, then above it, NaN, infinite, and 
 Three ways give it. All are monotone in the value, as is the row that the edges define; so a way that agrees with the
 edges on the representable numbers beside every edge agrees everywhere (as in `cockpit.engine.binning`):
 
-* ``split``: float32 alone. $x = c + f$ with the 12 leading bits in $c$; for a scale of at most 12 bits $cs$ and $fs$
-  are exact, and $\lfloor xs \rfloor = k - [(cs - k) + fs < 0]$ for the integer $k$ nearest to $cs$.
+* ``down``: float32 alone, where zero is an edge: $xs + c$ rounded once, downwards, with a constant c so large that the
+  numbers around it are the integers, is $\lfloor xs \rfloor + c$.
 * ``wide``: $\lfloor (x - o)s \rfloor$ in float64, whose conversions are slower than arithmetic.
 * ``edges``: the same, then compared with the two edges next to it; always right.
 """
@@ -21,9 +21,12 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.binning import EXTRA, Grid
+from cockpit.engine.kernels.constants import constant
 
-FARTHEST = 1024
-"""Largest index that ``split`` computes: up to there $|fs| < 1/2$, so that one comparison is enough."""
+FARTHEST = 2**21
+"""Most bins that ``down`` knows: their indices are exact beside the constant."""
+MOST_PLANES = 128
+"""Rows that fit into seven bits, by which `cockpit.engine.kernels.planes` counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +39,23 @@ class Rows:
     then the edges."""
     size: int
     """Rows, rounded up to a power of two, at least a warp of them."""
+    central: bool
+    """Zero is an edge between two bins: values near it are told apart by their sign."""
+
+    @property
+    def planes(self) -> bool:
+        """Whether rows are known from float32 alone, and few enough to be counted by their bits."""
+        return self.way == "down" and self.size <= MOST_PLANES
+
+
+def prepared(grid: Grid, double: bool, device: torch.device) -> Rows:
+    """Return the grid for float64 or float32 values; half precisions are counted as float32."""
+    way, numbers, size, central = _prepared(grid, double)
+    return Rows(way, constant(numbers, torch.float64, device), size, central)
 
 
 @lru_cache(maxsize=256)
-def prepared(grid: Grid, double: bool, device: torch.device) -> Rows:
-    """Return the grid for float64 or float32 values; half precisions are counted as float32."""
+def _prepared(grid: Grid, double: bool) -> tuple[str, tuple[float, ...], int, bool]:
     kind = np.float64 if double else np.float32
     edge = np.linspace(grid.low, grid.high, grid.bins + 1)
     scale = grid.bins / (edge[-1] - edge[0])
@@ -54,21 +69,16 @@ def prepared(grid: Grid, double: bool, device: torch.device) -> Rows:
     guess = np.floor((wide - origin) * scale) + shift
     # The last edge is closed: kernels see `cap` in its place, which must then be in the last bin.
     sure = bool((guess == np.searchsorted(edge, wide, side="right") - 1).all()) and cap >= edge[-2]
-    exact = len(zero) > 0 and _bits(scale) <= 12 and scale >= 1 and grid.bins <= FARTHEST
-    way = "edges" if not sure else "split" if exact and not double else "wide"
-    table = torch.tensor([below, cap, high, scale, origin, shift, *edge], dtype=torch.float64)
-    return Rows(way, table.to(device), power_of_two(grid.bins + EXTRA + 1, 32))
+    exact = len(zero) > 0 and scale < 2.0**100 and float(np.float32(scale)) == scale and grid.bins <= FARTHEST
+    way = "edges" if not sure else "down" if exact and not double else "wide"
+    numbers = (below, cap, high, float(scale), origin, float(shift), *edge.tolist())
+    central = way == "down" and 0 < shift < grid.bins
+    return way, numbers, power_of_two(grid.bins + EXTRA + 1, 32), central
 
 
 def _largest_below(x: float, kind: Any) -> float:
     near = kind(x)
     return float(near if near < x else np.nextafter(near, kind(-np.inf)))
-
-
-def _bits(x: float) -> int:
-    """Return the length of the significand without trailing zeros."""
-    numerator = float(x).as_integer_ratio()[0]
-    return (numerator // (numerator & -numerator)).bit_length()
 
 
 def power_of_two(n: int, least: int = 16) -> int:

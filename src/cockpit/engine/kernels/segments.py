@@ -9,13 +9,13 @@ within a lane, float64 from there on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from cockpit.engine.binning import EXTRA, Grid
+from cockpit.engine.kernels.constants import constant
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, tl
 from cockpit.engine.kernels.rows import prepared
@@ -86,11 +86,6 @@ def _segments(
         add_rows(rows, out + segment * (bins + EXTRA), bins, 1, SIZE, True)
 
 
-@lru_cache(maxsize=64)
-def _bounds(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device)
-
-
 def segment_statistics(
     block: Tensor, sizes: tuple[int, ...], directions: Sequence[Tensor] = (), grid: Grid | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -116,7 +111,7 @@ def segment_statistics(
                 v0,
                 v1,
                 v2,
-                _bounds(sizes, block.device),
+                constant((0, *accumulate(sizes)), torch.int32, block.device),
                 sums,
                 sums if out is None else out,
                 sums if rows is None else rows.table,

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from torch.nn import grad as G
 
 from cockpit.engine import gradients
-from cockpit.engine.kernels import Products, shifts_on
+from cockpit.engine.kernels import Products, runs_on
+from cockpit.engine.kernels.images import Window, padded
 from cockpit.engine.kernels.products import rounds
 from cockpit.engine.layers.formula import Call, formula
 from cockpit.engine.parts import Dense, Lazy, Outer, Part, wide
@@ -43,8 +44,7 @@ def convolution(call: Call) -> dict[str, Part]:
     assert isinstance(m, Convolution)
     x, dy = (call.split(t, _features(m, t)) for t in (call.input, call.grad))
     mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
-    weight = _convolved(m, x, dy, lambda images: _padded(images, _padding(m), mode))
-    return {"weight": weight, "bias": _bias(dy)}
+    return {"weight": _convolved(m, x, dy, _padding(m), mode), "bias": _bias(dy)}
 
 
 @formula(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, features=_features)
@@ -59,7 +59,7 @@ def transposed_convolution(call: Call) -> dict[str, Part]:
         reached = (x.shape[3 + k] - 1) * m.stride[k] + m.dilation[k] * (m.kernel_size[k] - 1) + 1
         # output_padding adds pixels that no input reaches: a negative pad cuts them off
         pads = [before, reached - before - dy.shape[3 + k], *pads]
-    return {"weight": _convolved(m, dy, x, lambda images: _padded(images, pads)), "bias": _bias(dy)}
+    return {"weight": _convolved(m, dy, x, pads), "bias": _bias(dy)}
 
 
 def _padding(m: Convolution) -> list[int]:
@@ -75,25 +75,20 @@ def _padding(m: Convolution) -> list[int]:
     return pads
 
 
-def _padded(images: Tensor, pads: Sequence[int], mode: str = "constant") -> Tensor:
-    """Pad, but do not copy where there is nothing to pad."""
-    return F.pad(images, pads, mode) if any(pads) else images
-
-
 def _bias(dy: Tensor) -> Dense:
     return Dense(wide(dy).sum((1, *range(3, dy.ndim))))
 
 
 def _convolved(
-    m: Convolution | Transposed, seen: Tensor, placed: Tensor, pad: Callable[[Tensor], Tensor]
+    m: Convolution | Transposed, seen: Tensor, placed: Tensor, pads: Sequence[int], mode: str = "constant"
 ) -> Convolved:
-    """Build the part: patches of ``seen``, and ``placed`` at their places, both [N, R, C, *space]."""
+    """Build the part: patches of ``seen``, padded, and ``placed`` at their places, both [N, R, C, *space]."""
     groups, taps, width = m.groups, prod(m.kernel_size), wide(placed).dtype
     uses = placed.shape[1] * prod(placed.shape[3:])
     sizes = (groups, uses, seen.shape[2] // groups * taps, placed.shape[2] // groups)
 
     def images(start: int, stop: int) -> Tensor:
-        return pad(seen[start:stop].flatten(0, 1).to(width))
+        return padded(seen[start:stop].flatten(0, 1).to(width), pads, mode)
 
     def outer(start: int, stop: int) -> Outer:
         patches = images(start, stop)
@@ -115,7 +110,8 @@ def _convolved(
 
     numbers = groups * uses * (sizes[2] + sizes[3])
     block = max(1, gradients.BLOCK // max(1, numbers))
-    return Convolved(outer, len(placed), m.weight.shape, block, images, seen, placed, m, sizes)
+    inside = tuple(pads) if mode == "constant" else None
+    return Convolved(outer, len(placed), m.weight.shape, block, images, seen, placed, m, sizes, inside)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +123,8 @@ class Convolved(Lazy):
     placed: Tensor
     module: Convolution | Transposed
     known_sizes: tuple[int, int, int, int]
+    zeros: tuple[int, ...] | None
+    """How many of them `images` pads with, as `F.pad` knows it; None where it pads with something else."""
     factor: float = 1.0
 
     def scaled(self, factor: float) -> Convolved:
@@ -161,37 +159,30 @@ class Convolved(Lazy):
         return self.known_sizes
 
     def products(self) -> Iterator[Products]:
-        r"""Yield padded images and output gradients, without patches: a patch's element is the image, shifted.
-
-        A stride s cuts the image into s phases, in each of which neighbours are s pixels apart: tap t looks at phase
-        $dt \bmod s$, shifted by $\lfloor dt/s \rfloor$. Rows of output gradients are filled with zeros to the length of
-        a phase's rows, so that in the flattened image a shift is one number. (An infinite pixel meets those zeros:
-        then all elements of its example's gradient may be NaN.)
-        """
+        """Yield images and output gradients, without patches, as `cockpit.engine.kernels.images` lays them out."""
         m, (_, repeats, outputs, *space) = self.module, self.placed.shape
         if len(space) != 2 or m.groups != 1 or repeats != 1 or wide(self.placed).dtype != torch.float32:
             return
-        (sh, sw), (dh, dw) = m.stride, m.dilation
-        half = torch.float32 not in (
-            self.seen.dtype,
-            self.placed.dtype,
-        )  # TensorFloat-32 holds all of their bits
-        numbers = prod(self.seen.shape[2:]) + prod(self.placed.shape[2:])
-        block = max(1, 4 * gradients.BLOCK // max(1, numbers))
+        window = Window(*(_pair(x) for x in (m.kernel_size, m.stride, m.dilation)))
+        # TensorFloat-32 holds all bits of half precision
+        half = torch.float32 not in (self.seen.dtype, self.placed.dtype)
+        rough = half or rounds(torch.backends.cudnn)
+        pack = rough and runs_on(self.placed) and window.worth_packing(self.seen.shape[2], outputs)
+        numbers = window.numbers(self.seen[:, 0], self.placed[:, 0], pack)
+        blocks = -(-self.examples * numbers // (16 * gradients.BLOCK if pack else 4 * gradients.BLOCK))
+        block = max(1, -(-self.examples // max(1, min(self.examples, blocks))))  # all of one size
         for start in range(0, self.examples, block):
             stop = min(start + block, self.examples)
-            images = self.images(start, stop)
-            height, width = (-(-size // s) for size, s in zip(images.shape[2:], (sh, sw), strict=True))
-            if (sh, sw) != (1, 1):
-                images = _padded(images, (0, width * sw - images.shape[3], 0, height * sh - images.shape[2]))
-                images = images.unflatten(3, (width, sw)).unflatten(2, (height, sh)).permute(0, 1, 3, 5, 2, 4)
-            a = images.reshape(stop - start, -1, sh * sw * height * width)
-            b = _padded(self.placed[start:stop, 0].float(), (0, width - space[1]))
-            b = b.reshape(stop - start, outputs, space[0] * width)[:, :, : (space[0] - 1) * width + space[1]]
-            shifts = [
-                (y % sh * sw + x % sw) * height * width + y // sh * width + x // sw
-                for y in range(0, dh * m.kernel_size[0], dh)
-                for x in range(0, dw * m.kernel_size[1], dw)
-            ]
-            rough = half or rounds(torch.backends.cudnn)
-            yield Products(b, a, shifts_on(a.device, *shifts), rough, self.factor)
+            placed = self.placed[start:stop, 0]
+            if pack and self.zeros is not None:
+                seen = self.seen[start:stop, 0]
+                yield window.packed_products(seen, self.zeros, placed, self.factor)
+            elif pack:
+                yield window.packed_products(self.images(start, stop), (0, 0, 0, 0), placed, self.factor)
+            else:
+                yield window.products(self.images(start, stop), placed, rough, self.factor)
+
+
+def _pair(x: Sequence[int]) -> tuple[int, int]:
+    first, second = x
+    return first, second

@@ -1,0 +1,174 @@
+"""The kernel of `cockpit.engine.kernels.products`: a tile of the gradients of several examples, one after another.
+
+What belongs to the tile and not to the example is loaded once: its place, and (where pixels are few, so that loading it
+would take longer than multiplying) the directions' tiles. A tile whose values are all in one of the two bins beside
+zero, as most are, is counted by signs.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+# (Triton evaluates annotations of kernels' parameters; those of tensors stay out.)
+from __future__ import annotations
+
+from cockpit.engine.kernels.index import add_rows, head_of, row_of
+from cockpit.engine.kernels.language import jit, tl
+
+
+@jit()
+def fitting(bits):
+    """Return the exponent field of the power of two that takes numbers up to this one (as bits) to about 2¹⁴."""
+    return tl.minimum(268 - ((bits >> 23) & 255), 254)
+
+
+@jit()
+def _power(exponent):
+    """Return the float32 of this exponent field."""
+    return (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@jit()
+def _totals(norm, d0, d1, d2):
+    """Add float32 sums of rows up in float64, all four at once; return [4]."""
+    rows = tl.join(tl.join(norm, d1), tl.join(d0, d2)).to(tl.float64)
+    return tl.reshape(tl.sum(rows, axis=0), [4])
+
+
+@jit("taps", "bins", "examples", "per", "factor")
+def multiplied(
+    b,
+    a,
+    greatest,
+    shifts,
+    v0,
+    v1,
+    v2,
+    partial,
+    out,
+    table,
+    outputs,
+    inputs,
+    uses,
+    taps,
+    b_n,
+    b_o,
+    b_k,
+    a_n,
+    a_i,
+    a_k,
+    examples,
+    per,
+    bins,
+    factor,
+    OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr,
+    USES: tl.constexpr,
+    DIRECTIONS: tl.constexpr,
+    SIZE: tl.constexpr,
+    WAY: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+    HOLD: tl.constexpr,
+    CENTRAL: tl.constexpr,
+    EVEN: tl.constexpr,
+    FULL: tl.constexpr,
+    ONCE: tl.constexpr,
+) -> None:
+    """Multiply and look; ``EVEN``: uses are whole loads, ``FULL``: the gradient is whole tiles, ``ONCE``: one load."""
+    across = tl.cdiv(inputs, INPUTS)
+    tile = tl.program_id(0)
+    tap = tile % taps
+    first_i, first_o = (tile // taps) % across * INPUTS, (tile // taps) // across * OUTPUTS
+    i, o = first_i + tl.arange(0, INPUTS), first_o + tl.arange(0, OUTPUTS)
+    k = tl.arange(0, USES)
+    move = tl.load(shifts + tap).to(tl.int64) * a_k
+    known_o, known_i = (o < outputs)[:, None], (i < inputs)[None, :]
+    inside = known_o & known_i
+    place = (tap.to(tl.int64) * outputs + o)[:, None] * inputs + i[None, :]
+    if HOLD:
+        if DIRECTIONS > 0:
+            w0 = tl.load(v0 + place, mask=inside, other=0.0)
+        if DIRECTIONS > 1:
+            w1 = tl.load(v1 + place, mask=inside, other=0.0)
+        if DIRECTIONS > 2:
+            w2 = tl.load(v2 + place, mask=inside, other=0.0)
+    if SIZE > 0:
+        below, cap, high, scale, origin, shift = head_of(table)
+        present = tl.minimum(outputs - first_o, OUTPUTS) * tl.minimum(inputs - first_i, INPUTS)
+    negatives = tl.zeros([OUTPUTS], tl.int32)
+    counted = tile * 0
+    column = tl.arange(0, 4)
+    first = tl.program_id(1).to(tl.int64) * per
+    lefts = b + o.to(tl.int64)[:, None] * b_o + k[None, :] * b_k
+    rights = a + move + i.to(tl.int64)[None, :] * a_i + k[:, None] * a_k
+    for turn in range(0, tl.minimum(per, examples - first.to(tl.int32))):
+        n = first + turn
+        left = lefts + n * b_n
+        right = rights + n * a_n
+        g = tl.zeros([OUTPUTS, INPUTS], tl.float32)
+        if ONCE:  # then the next example is loaded while this one is looked at
+            x = tl.load(left, mask=known_o & (k < uses)[None, :], other=0.0)
+            y = tl.load(right, mask=known_i & (k < uses)[:, None], other=0.0)
+            g = tl.dot(x, y, g, input_precision=PRECISION)
+        else:
+            for start in range(0, uses, USES):
+                if EVEN:
+                    if FULL:
+                        x = tl.load(left)
+                        y = tl.load(right)
+                    else:
+                        x = tl.load(left, mask=known_o, other=0.0)
+                        y = tl.load(right, mask=known_i, other=0.0)
+                else:
+                    there = start + k < uses
+                    x = tl.load(left, mask=known_o & there[None, :], other=0.0)
+                    y = tl.load(right, mask=known_i & there[:, None], other=0.0)
+                g = tl.dot(x, y, g, input_precision=PRECISION)
+                left += USES * b_k
+                right += USES * a_k
+        unit = factor
+        if PACKED:  # sums are taken of scaled values, and scaled back
+            of_b, of_a = fitting(tl.load(greatest + n)), fitting(tl.load(greatest + examples + n))
+            unit = unit * ((1277 - of_b - of_a).to(tl.int64) << 52).to(tl.float64, bitcast=True)
+        if not FULL:
+            g = tl.where(inside, g, 0.0)  # beyond the gradient, zeros have met infinities
+        norm = tl.sum(g * g, axis=1)
+        d0 = tl.zeros([OUTPUTS], tl.float32)
+        d1 = tl.zeros([OUTPUTS], tl.float32)
+        d2 = tl.zeros([OUTPUTS], tl.float32)
+        if DIRECTIONS > 0:
+            if not HOLD:
+                w0 = tl.load(v0 + place, mask=inside, other=0.0)
+            d0 = tl.sum(g * w0, axis=1)
+        if DIRECTIONS > 1:
+            if not HOLD:
+                w1 = tl.load(v1 + place, mask=inside, other=0.0)
+            d1 = tl.sum(g * w1, axis=1)
+        if DIRECTIONS > 2:
+            if not HOLD:
+                w2 = tl.load(v2 + place, mask=inside, other=0.0)
+            d2 = tl.sum(g * w2, axis=1)
+        totals = _totals(norm, d0, d1, d2) * unit
+        totals = tl.where(column == 0, totals * unit, totals)
+        at = partial + (tile.to(tl.int64) * examples + n) * (1 + DIRECTIONS)
+        tl.store(at + column, totals, mask=column <= DIRECTIONS)
+        if SIZE > 0:
+            near = False
+            if CENTRAL:
+                # a maximum would pass over NaN, which the squares do not
+                highest = tl.where(norm == norm, tl.max(tl.abs(g), axis=1), float("inf"))
+                near = tl.max(highest, axis=0).to(tl.float64) * unit * scale < 0.99
+            if near:
+                negatives += tl.sum((g < 0).to(tl.int32), axis=1)
+                counted += present
+            else:
+                if PACKED:
+                    of_b, of_a = fitting(tl.load(greatest + n)), fitting(tl.load(greatest + examples + n))
+                    g = g * _power(254 - of_b) * _power(254 - of_a)
+                row = row_of(g * factor, bins, table, below, cap, high, scale, origin, shift, WAY)
+                if not FULL:
+                    row = tl.where(inside, row, bins + 4)
+                rows = tl.histogram(tl.reshape(row, [OUTPUTS * INPUTS]), SIZE)
+                add_rows(rows, out, bins, 1, SIZE, True)
+    if CENTRAL:
+        negative = tl.sum(negatives, axis=0)
+        tl.atomic_add(out + shift - 1, negative.to(tl.int64), sem="relaxed")
+        tl.atomic_add(out + shift, (counted - negative).to(tl.int64), sem="relaxed")
