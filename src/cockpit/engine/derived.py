@@ -204,7 +204,8 @@ def _squared_distance(x: Tensor, y: Tensor) -> Tensor:
 def _squares(vectors: list[Tensor]) -> list[Tensor]:
     dtype = wide_dtype(vectors[0].device)
     if vectors[0].device.type != "cpu" or any(v.dtype == torch.float64 for v in vectors):
-        return [n * n for n in torch._foreach_norm(vectors, 2, dtype=dtype)]
+        norms = torch._foreach_norm(vectors, 2, dtype=dtype)
+        return list(torch._foreach_mul(norms, norms))
     found = []
     for vector in vectors:
         if vector.numel() <= ROW:

@@ -118,7 +118,11 @@ def _seen(
     if len(projections) > kernels.MOST_DIRECTIONS or not kernels.supports(grid or Grid(1, -1.0, 1.0), like):
         return {}
     norm2, dots, counts = look([directions[s][0].reshape(-1).float() for s in projections], grid)
-    found: dict[Statistic, Tensor] = {s: dots[:, k] * directions[s][1] for k, s in enumerate(projections)}
+    found: dict[Statistic, Tensor] = {}
+    for k, s in enumerate(projections):
+        factor = directions[s][1]
+        unchanged = isinstance(factor, float) and factor == 1.0  # a launch less
+        found[s] = dots[:, k] if unchanged else dots[:, k] * factor
     found[Norm2()] = norm2
     if histogram is not None and counts is not None:
         found[histogram] = counts

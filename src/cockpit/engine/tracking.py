@@ -17,10 +17,10 @@ plausibility, not a bound: no few products can exclude a new top eigenvector ort
 products it happens.
 
 Measured with two products on a new batch of 128 at each step, against converged solves: for a small network on
-Fashion-MNIST the median error is 0.3 %, and nine steps in ten are within 1 %; for mnist_mlp and cifar10_3c3d it is below
-1 %, but one step in ten is off by a tenth; for fmnist_2c2d in its first steps it is a tenth, and up to a half. With every
-fourth step tracked mnist_mlp has a median of 3 %. The topmost eigenvectors of two batches may have little in common, and
-then no two products come near; that is said by the residual, and none of these values is called converged.
+Fashion-MNIST the median error is 0.3 %, and nine steps in ten are within 1 %; for mnist_mlp and cifar10_3c3d it is
+below 1 %, but one step in ten is off by a tenth; for fmnist_2c2d in its first steps it is a tenth, and up to a half.
+With every fourth step tracked mnist_mlp has a median of 3 %. The topmost eigenvectors of two batches may have little
+in common, and then no two products come near; the residual says so, and hardly any of these values is called converged.
 
 Vectors are never made orthogonal: all that is decided follows from the products of the rows with one another, which
 come to the host in one small transfer for each Hessian product, so that a step asks little of the device besides them.

@@ -119,8 +119,8 @@ def block_statistics(
         partial = _looped(block, directions, rows, 0 if grid is None else grid.bins, out)
         if grid is not None and place is not None:
             count(block, grid, place, out)
-    sums = partial[0] if len(partial) == 1 else partial.sum(0)
-    return sums[:, 0], sums[:, 1:], out
+    sums = partial.transpose(1, 2).sum(0)  # each statistic's numbers side by side, to be packed by one launch
+    return sums[0], sums[1:].T, out
 
 
 def _looped(
