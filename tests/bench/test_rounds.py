@@ -109,6 +109,16 @@ def test_whoever_is_too_slow_is_left_out() -> None:
     assert outcome.reasons == {"slow": "too slow: 18 s for 1 steps, left out"}
 
 
+def test_the_first_stretch_may_take_ten_times_as_long() -> None:
+    first = [Times(1, 40.0, 40.0)]
+
+    def run(steps: int) -> Times:
+        return first.pop() if first else Times(steps, 0.5 * steps, 0.5 * steps)
+
+    outcome = measure([constant("base", 0.1), Entry("compiled", run, "base")], Pace(rounds=2, patience=5.0))
+    assert outcome.costs["compiled"].wall_ms == pytest.approx(500)
+
+
 def test_on_a_gpu_wall_time_counts() -> None:
     def entry(key: str, seconds: float) -> Entry:
         run: Callable[[int], Times] = lambda steps: Times(steps, seconds * steps, None)  # noqa: E731

@@ -41,12 +41,13 @@ class Pace:
         rounds: at most so many, and at least two.
         shortest: seconds that a contestant runs in a round, at least; its steps are chosen so.
         budget: seconds after which no new round begins.
-        patience: who needs more seconds for its first stretch is left out.
+        patience: who needs more seconds for a stretch is left out, and who needs ten times as many for the first one,
+            which examines and compiles.
         most_steps: steps of a contestant in a round, at most (or one interval).
     """
 
     rounds: int = 7
-    shortest: float = 0.05
+    shortest: float = 0.3
     budget: float = 60.0
     patience: float = math.inf
     most_steps: int = 500
@@ -128,15 +129,17 @@ WARM = 8
 
 def _warmed_up(entry: Entry, pace: Pace, outcome: Outcome) -> Times | None:
     """Run some stretches, fewer if they take long; return the times of the last."""
-    times = _tried(entry, entry.interval, outcome)
-    if times is not None and times.wall > pace.patience:
-        outcome.reasons[entry.key] = f"too slow: {times.wall:.0f} s for {times.steps} steps, left out"
-        return None
-    start = time.monotonic()
-    for k in range(WARM):
-        if times is None or (k and time.monotonic() - start > pace.budget / 4):
+    times, start = None, 0.0
+    for k in range(1 + WARM):
+        if k > 1 and time.monotonic() - start > pace.budget / 4:
             break
         times = _tried(entry, entry.interval, outcome)
+        if times is None:
+            return None
+        if times.wall > (pace.patience if k else 10 * pace.patience):
+            outcome.reasons[entry.key] = f"too slow: {times.wall:.0f} s for {times.steps} steps, left out"
+            return None
+        start = start or time.monotonic()
     return times
 
 
