@@ -75,7 +75,8 @@ def interval_plot(
         picture.line(points, COLOURS[name], dashed=environment == "original")
     for number, (name, colour) in enumerate(COLOURS.items()):
         picture.text(right, upper + 14 * number, name, "end", colour)
-    picture.text(right, upper + 42, "dashed: original", "end")
+    if any(environment == "original" for environment, _ in curves):
+        picture.text(right, upper + 42, "dashed: original", "end")
     return picture.svg(title)
 
 
@@ -90,12 +91,14 @@ def quantity_plot(title: str, ours: dict[str, float], theirs: dict[str, float]) 
         return (right - left) * math.log(max(value, 1.0)) / math.log(top)
 
     picture.text(left, 20, title)
-    picture.text(right, 38, "ours above, original below", "end")
+    if theirs:
+        picture.text(right, 38, "ours above, original below", "end")
     for number, name in enumerate(names):
         y = 48.0 + 26 * number
         picture.text(left - 8, y + 14, name, "end")
         for value, colour, shift in ((ours.get(name), "#2f7ebc", 0.0), (theirs.get(name), "#b9c2cc", 10.0)):
             if value is not None:
-                picture.bar(left, y + shift, width(value), 9, colour)
-                picture.text(left + width(value) + 5, y + shift + 9, f"×{value:.3g}")
+                place = y + (shift if theirs else 5.0)
+                picture.bar(left, place, width(value), 9, colour)
+                picture.text(left + width(value) + 5, place + 9, f"×{value:.3g}")
     return picture.svg(title)

@@ -84,7 +84,11 @@ class Carried:
 
 @dataclass(frozen=True, eq=False)
 class Eigenpair:
-    r"""An eigenvalue with its unit vector; ``residual`` is $\|Hv - \lambda v\|$, the value's error bar."""
+    r"""An eigenvalue with its unit vector; ``residual`` is $\|Hv - \lambda v\|$, the value's error bar.
+
+    Of an eigenvalue that is followed from step to step (`cockpit.engine.tracking`), the vector is that of the mean of
+    some steps, to begin the next one with.
+    """
 
     value: float
     vector: Tensor

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from cockpit.engine.derived import Length, squared_lengths
 from cockpit.engine.needs import Known
-from cockpit.engine.statistics import Direction, Projection
 from cockpit.engine.observed import Observed
+from cockpit.engine.statistics import Direction, Projection
 from cockpit.errors import Gap
 from cockpit.legacy.context import Frame
 from cockpit.legacy.extension import Chosen

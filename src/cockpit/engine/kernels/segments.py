@@ -127,5 +127,7 @@ def segment_statistics(
                 num_warps=4,
                 enable_fp_fusion=False,
             )
-    sums = sums.permute(2, 0, 1).contiguous()  # each statistic's numbers side by side, to be packed by one launch
+    sums = sums.permute(
+        2, 0, 1
+    ).contiguous()  # each statistic's numbers side by side, to be packed by one launch
     return sums[0], sums[1:].permute(1, 2, 0), out
