@@ -56,8 +56,9 @@ class Ending:
         updates = self._moved() if moved else {}
         if UPDATE in late and not step.plain:
             self._project(UPDATE, updates)
-        table.close([s for s in (MEAN, UPDATE) if s in late], self.ranks)
-        if UPDATE in late and step.plain and updates:
+        follows = UPDATE in late and step.plain and bool(updates)
+        table.close([s for s in (MEAN, UPDATE) if s in late and not (s == UPDATE and follows)], self.ranks)
+        if follows:
             means = table.by_parameter(MEAN)
             table.enter(UPDATE, {n: m * updates[n][1] for n, m in means.items() if n in updates})
         for statistic in self.asked.statistics:

@@ -145,15 +145,13 @@ class ExampleGradients:
         if len(tables) == len(self.parts):
             sums, _, row = _joined(tables).segments()
             return sums.new_zeros(self.parameter.shape).index_add_(0, row, sums.square())
-        sizes, total = _sizes(self.parts), torch.zeros((), device=self.parameter.device)
+        sizes = _sizes(self.parts)
         if self.square_sum_walks or sizes is None:
-            for g in self.blocks():
-                total = total + g.square().sum(0)
-            return total
-        for i, j in self.spans(sizes[0] * (sizes[2] + sizes[3])):
-            a, b = _factors(self.parts, i, j)  # one use: the square of a product is a product of squares
-            total = total + torch.einsum("ngto,ngti->goi", b.square(), a.square())
-        return total.reshape(self.parameter.shape)
+            return _added(g.square().sum(0) for g in self.blocks())
+        # With one use, the square of a product is a product of squares.
+        factors = (_factors(self.parts, i, j) for i, j in self.spans(sizes[0] * (sizes[2] + sizes[3])))
+        squares = (torch.einsum("ngto,ngti->goi", b.square(), a.square()) for a, b in factors)
+        return _added(squares).reshape(self.parameter.shape)
 
     def _cross(self, table: Rows, others: tuple[Part, ...], sizes: tuple[int, int, int, int]) -> Tensor:
         r"""Return $\langle r_i, f_i\rangle$ of a table's and the factors' gradients, [N]: tied embeddings.
@@ -168,6 +166,14 @@ class ExampleGradients:
             rows = b.gather(2, table.ids[i:j, None].expand(-1, uses, -1))
             products.append((rows * (a @ table.b[i:j].to(a).transpose(1, 2))).sum((1, 2)))
         return torch.cat(products)
+
+
+def _added(pieces: Iterator[Tensor]) -> Tensor:
+    """Add tensors that are no one else's; there is one at least."""
+    total = next(pieces)
+    for piece in pieces:
+        total += piece
+    return total
 
 
 def _joined(tables: tuple[Rows, ...]) -> Rows:
