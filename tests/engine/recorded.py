@@ -76,6 +76,9 @@ class NotedRecorder:
     def serves(device: torch.device) -> bool:
         return True
 
+    def prepare(self) -> None:
+        """Nothing to do."""
+
     def record(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
         notes = _Notes.now = _Notes()
         try:

@@ -27,6 +27,10 @@ class Recorder:
         """Say whether work on such a device can be recorded."""
         return device.type == "cuda"
 
+    def prepare(self) -> None:
+        """Make ready for some recordings: to free tensors of others while recording is an error."""
+        gc.collect()
+
     def record(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
         """Return what repeats the work, and its result, whose tensors each repetition overwrites.
 
@@ -34,7 +38,6 @@ class Recorder:
         """
         graph = torch.cuda.CUDAGraph()
         collects = gc.isenabled()
-        gc.collect()  # to free other tensors while recording is an error
         gc.disable()
         try:
             with torch.no_grad(), torch.cuda.stream(self._stream):

@@ -86,6 +86,7 @@ class Tapes:
             self._keep_last(asked, {})
             if self._recorder is None:
                 self._recorder = Recorder(losses.device)
+            self._recorder.prepare()
             self._tapes[key] = Tape(asked, self._capture, recording, losses, self._last, self._recorder)
         except Exception as failure:
             self.give_up(failure)
