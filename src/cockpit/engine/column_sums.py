@@ -21,6 +21,8 @@ from cockpit.engine.layers.conv import convolution
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.layers.linear import linear
 from cockpit.engine.parts import Dense, Lazy, Outer, Part, Rows, wide
+from cockpit.engine.reduction import reductions
+from cockpit.engine.statistics import SquareSum
 
 CACHED = 2**19
 """How many gradient elements a CPU forms at once (2 MiB in float32): what stays in its cache is squared there."""
@@ -142,7 +144,8 @@ def _of_parts(name: str, p: Tensor, parts: tuple[Part, ...]) -> Tensor:
     tables = [part for part in parts if isinstance(part, Rows)]
     others = tuple(part for part in parts if isinstance(part, Outer | Lazy))
     if not tables or not others or len(tables) + len(others) < len(parts):
-        return ExampleGradients(name, p, parts).square_sum()
+        g = ExampleGradients(name, p, parts)
+        return dict(reductions(g, [SquareSum()], {}))[SquareSum()]
     ids, rows = torch.cat([t.ids for t in tables], 1), torch.cat([t.b for t in tables], 1)
     multiplied, total, width = ExampleGradients(name, p, others), None, p.shape[1]
     for start, stop in multiplied.spans(p.numel()):

@@ -12,7 +12,7 @@ from cockpit.engine import kernels
 from cockpit.engine.binning import Grid
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.histograms import Histogram1d
-from cockpit.engine.statistics import Norm2, Projection, Quantiles, Statistic, joined
+from cockpit.engine.statistics import Join, Norm2, Projection, Quantiles, SquareSum, Statistic, joined
 
 Directions = Mapping[Projection, tuple[Tensor, float | Tensor]]
 """For every projection its direction, as a vector and a factor."""
@@ -54,13 +54,16 @@ def _walk(
         fused = _tried("block", partial(_fused, flat, statistics, directions))
         for s in statistics:
             if s in fused:
-                found[s].append(fused[s])
+                value: Tensor | None = fused[s]
             elif isinstance(s, Projection):
                 vector, factor = directions[s]
-                found[s].append((flat @ vector.reshape(-1).to(flat)) * factor)
+                value = (flat @ vector.reshape(-1).to(flat)) * factor
             else:
                 value = s.of_block(flat, g)
-                assert value is not None
+            assert value is not None
+            if s.over_examples is Join.SUM and found[s]:  # those may be as large as the parameter
+                found[s][0] += value
+            else:
                 found[s].append(value)
     for s, values in found.items():
         yield s, joined(s.over_examples, values)
@@ -85,17 +88,23 @@ def _multiplied(
     g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
 ) -> dict[Statistic, Tensor]:
     """Take everything from the factors by one kernel that multiplies and looks; empty where it cannot be."""
-    simple = all(isinstance(s, Norm2 | Projection | Histogram1d) for s in statistics)
+    simple = all(isinstance(s, Norm2 | Projection | Histogram1d | SquareSum) for s in statistics)
     if not simple or len(g.parts) != 1 or not kernels.runs_on(g.parameter):
         return {}
+    squares = None
+    if SquareSum() in statistics:
+        squares = torch.zeros(g.parameter.shape, dtype=torch.float32, device=g.parameter.device)
     found: dict[Statistic, list[Tensor]] = {}
     for products in g.parts[0].products():
-        seen = _seen(products.b, statistics, directions, partial(kernels.product_statistics, products))
-        if any(s not in seen for s in statistics):
+        look = partial(kernels.product_statistics, products, squares=squares)
+        seen = _seen(products.b, statistics, directions, look)
+        if any(s not in seen for s in statistics if not isinstance(s, SquareSum)):
             return {}
-        for s in statistics:
-            found.setdefault(s, []).append(seen[s])
-    return {s: joined(s.over_examples, values) for s, values in found.items()}
+        for s, value in seen.items():
+            found.setdefault(s, []).append(value)
+    if found and squares is not None:
+        found[SquareSum()] = [squares]
+    return {s: joined(s.over_examples, found[s]) for s in statistics if s in found}
 
 
 def _fused(flat: Tensor, statistics: Sequence[Statistic], directions: Directions) -> dict[Statistic, Tensor]:

@@ -28,6 +28,16 @@ def check(products: Products, directions: list[Tensor], rtol: float) -> None:
     assert counts is not None
     assert int(counts.sum()) == g.numel()
     assert products.rough or int((counts.cpu() - counter.result()).abs().sum()) <= 2 + g.numel() // 500
+    before = normal(g.shape[1], seed=8)
+    squares = before.clone()
+    again, _, _ = product_statistics(products, directions, squares=squares)
+    torch.testing.assert_close(again, norm2, rtol=1e-6, atol=1e-30)
+    torch.testing.assert_close(
+        (squares - before).double(),
+        g.square().sum(0),
+        rtol=10 * rtol,
+        atol=1e-6 + rtol * float(g.square().max()),
+    )
 
 
 @pytest.mark.skipif(not kernels.available(), reason="needs Triton and a GPU, or its interpreter")

@@ -11,6 +11,7 @@ from torch import nn
 
 from cockpit import Cockpit, Run
 from cockpit.engine.layers import conv
+from cockpit.presets import ECONOMY
 from cockpit.store.record import Histogram
 
 
@@ -33,7 +34,8 @@ def trained(device: torch.device, optimizer: str, folder: Path, fast: bool) -> R
         "adam": lambda: torch.optim.AdamW(model.parameters(), lr=0.01),
     }[optimizer]()
     draw = torch.Generator().manual_seed(1)
-    with Cockpit(model, opt, config="economy", run=folder, fast=fast) as cockpit:
+    quantities = [*ECONOMY, "mean_gsnr"]
+    with Cockpit(model, opt, quantities=quantities, run=folder, fast=fast) as cockpit:
         for _ in range(3):
             x = torch.randn(5, 2, 5, 5, generator=draw).to(device)
             y = torch.randint(0, 3, (5,), generator=draw).to(device)
@@ -62,4 +64,6 @@ def test_kernels_at_work(
                     most = max(2, y.total // 50) if rough else 2
                     assert np.abs(x.counts - y.counts).sum() <= most, "elements next to an edge"
                 else:
-                    np.testing.assert_allclose(x, y, rtol=2e-3, atol=1e-4, err_msg=f"{name} {scope}")
+                    # a quotient of rounded squares is off by several times their rounding
+                    rtol = 1e-2 if rough and name == "mean_gsnr" else 2e-3
+                    np.testing.assert_allclose(x, y, rtol=rtol, atol=1e-4, err_msg=f"{name} {scope}")

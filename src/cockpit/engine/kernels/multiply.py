@@ -1,5 +1,7 @@
 """The kernel of `cockpit.engine.kernels.products`: a tile of the gradients of several examples, one after another.
 
+Sums of squares over these examples stay in registers until the last of them.
+
 What belongs to the tile and not to the example is loaded once: its place, and (where pixels are few, so that loading it
 would take longer than multiplying) the directions' tiles. A tile whose values are all in one of the two bins beside
 zero, as most are, is counted by signs.
@@ -44,6 +46,7 @@ def multiplied(
     partial,
     out,
     table,
+    squares,
     outputs,
     inputs,
     uses,
@@ -71,6 +74,7 @@ def multiplied(
     EVEN: tl.constexpr,
     FULL: tl.constexpr,
     ONCE: tl.constexpr,
+    SQUARES: tl.constexpr,
 ) -> None:
     """Multiply and look; ``EVEN``: uses are whole loads, ``FULL``: the gradient is whole tiles, ``ONCE``: one load."""
     across = tl.cdiv(inputs, INPUTS)
@@ -93,6 +97,8 @@ def multiplied(
     if SIZE > 0:
         below, cap, high, scale, origin, shift = head_of(table)
         present = tl.minimum(outputs - first_o, OUTPUTS) * tl.minimum(inputs - first_i, INPUTS)
+    if SQUARES:
+        square = tl.zeros([OUTPUTS, INPUTS], tl.float32)
     negatives = tl.zeros([OUTPUTS], tl.int32)
     counted = tile * 0
     column = tl.arange(0, 4)
@@ -130,6 +136,9 @@ def multiplied(
             unit = unit * ((1277 - of_b - of_a).to(tl.int64) << 52).to(tl.float64, bitcast=True)
         if not FULL:
             g = tl.where(inside, g, 0.0)  # beyond the gradient, zeros have met infinities
+        if SQUARES:
+            true = g * unit.to(tl.float32)
+            square += true * true
         norm = tl.sum(g * g, axis=1)
         d0 = tl.zeros([OUTPUTS], tl.float32)
         d1 = tl.zeros([OUTPUTS], tl.float32)
@@ -168,6 +177,9 @@ def multiplied(
                     row = tl.where(inside, row, bins + 4)
                 rows = tl.histogram(tl.reshape(row, [OUTPUTS * INPUTS]), SIZE)
                 add_rows(rows, out, bins, 1, SIZE, True)
+    if SQUARES:
+        size = (taps * outputs).to(tl.int64) * inputs
+        tl.store(squares + tl.program_id(1) * size + place, square, mask=inside)
     if CENTRAL:
         negative = tl.sum(negatives, axis=0)
         tl.atomic_add(out + shift - 1, negative.to(tl.int64), sem="relaxed")

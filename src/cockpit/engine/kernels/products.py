@@ -86,9 +86,15 @@ def tile_of(outputs: int, inputs: int, taps: int, uses: int, packed: bool) -> Ti
 
 
 def product_statistics(
-    products: Products, directions: Sequence[Tensor] = (), grid: Grid | None = None
+    products: Products,
+    directions: Sequence[Tensor] = (),
+    grid: Grid | None = None,
+    squares: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    r"""Return $\|g_n\|^2$ [N] and $g_n^\top v_j$ [N, k] as float64, and counts of all elements as from `count`."""
+    r"""Return $\|g_n\|^2$ [N] and $g_n^\top v_j$ [N, k] as float64, and counts of all elements as from `count`.
+
+    To ``squares``, float32 [O, I, T] in any shape, $\sum_n g_n \odot g_n$ is added.
+    """
     b, a = products.b.detach(), products.a.detach()
     n, outputs, uses = b.shape
     inputs, taps = a.shape[1], len(products.shifts)
@@ -104,8 +110,12 @@ def product_statistics(
     v0, v1, v2 = (vectors + 3 * [partial])[:3]
     if partial.numel():
         per = max(1, min(tile.examples, tiles * n // programs(b, tiles * n, PER_PROCESSOR)))
+        groups = -(-n // per)
+        by_group = partial
+        if squares is not None:
+            by_group = torch.empty(groups, taps, outputs, inputs, dtype=torch.float32, device=b.device)
         with on_device(b):
-            multiplied[(tiles, -(-n // per))](
+            multiplied[(tiles, groups)](
                 b,
                 a,
                 partial if products.greatest is None else products.greatest,
@@ -116,6 +126,7 @@ def product_statistics(
                 partial,
                 partial if out is None else out,
                 partial if rows is None else rows.table,
+                by_group,
                 outputs,
                 inputs,
                 uses,
@@ -139,10 +150,13 @@ def product_statistics(
                 EVEN=uses % tile.uses == 0,
                 FULL=outputs % tile.outputs == 0 and inputs % tile.inputs == 0,
                 ONCE=uses <= tile.uses,
+                SQUARES=squares is not None,
                 num_warps=tile.warps,
                 num_stages=3,
-                maxnreg=tile.registers,
+                maxnreg=tile.registers if squares is None else None,
                 enable_fp_fusion=rows is None or rows.way == "down",
             )
+        if squares is not None:
+            squares.view(outputs, inputs, taps).add_(by_group.sum(0).movedim(0, 2))
     sums = partial.transpose(1, 2).sum(0)  # each statistic's numbers side by side, to be packed by one launch
     return sums[0], sums[1:].T, out
