@@ -78,7 +78,7 @@ test("a training that is killed leaves the page as it was", async () => {
   await page.waitForTimeout(1500);
   expect(await shownStep(page)).toBeGreaterThanOrEqual(last);
   for (const key of ["2", "3", "4", "1"]) await page.keyboard.press(key);
-  expect(await page.locator("canvas").count()).toBeGreaterThan(3);
+  await expect.poll(() => page.locator("canvas").count(), { timeout: 10_000 }).toBeGreaterThan(3);
   await page.reload();
   await reaches(page, last);
   await close(page);
