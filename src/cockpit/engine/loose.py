@@ -9,15 +9,14 @@ from torch import Tensor
 
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Use
-from cockpit.engine.derived import Derived, MeanNorm2, squared_lengths
+from cockpit.engine.derived import squared_lengths
 from cockpit.engine.observed import Observed
 from cockpit.engine.parts import wide
 from cockpit.engine.recording import Grads
-from cockpit.engine.requests import GRADIENTS, UPDATE
+from cockpit.engine.requests import UPDATE
 from cockpit.engine.statistics import Total
 from cockpit.engine.table import Table
 from cockpit.engine.tape import Asked
-from cockpit.engine.transfer import Transfer, packed
 
 
 class Loose:
@@ -56,17 +55,7 @@ class Loose:
         for statistic in late:
             self.batch.project(statistic, {name: (update, 1.0) for name, update in updates.items()})
         table.close([*self.batch.statistics, *late, *([Total()] if asked.sums else [])])
-        for statistic in asked.recorded:
-            if isinstance(statistic, MeanNorm2):
-                table.enter(statistic, self._lengths)
-            elif isinstance(statistic, Derived):
-                table.derive(statistic, asked.examples)
-            elif statistic == GRADIENTS:
-                table.enter(statistic, self._lengths, everywhere=True)
+        asked.fold(table, self._lengths)
         for name, reason in table.gaps.items():
             observed.table.gap(name, reason)
-        numbers = table.numbers()
-        tensors = [t for _, _, values in numbers for t in values]
-        if tensors:
-            layout = [(statistic, names) for statistic, names, _ in numbers]
-            observed.add(layout, Transfer(packed(tensors)), more=True)
+        observed.send_numbers(table, more=True)

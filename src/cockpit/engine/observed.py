@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cockpit.engine.needs import Known, Need, TopEigenvalue
 from cockpit.engine.requests import GRADIENTS
@@ -36,12 +38,16 @@ class Observed:
 
     def send(self) -> None:
         """Start the transfer of all small numbers, in one piece."""
-        numbers = self.table.numbers()
-        tensors = [t for _, _, values in numbers for t in values]
-        if self.known.get(Known.LOSSES) is not None:
-            tensors.append(self.known[Known.LOSSES])
+        losses = self.known.get(Known.LOSSES)
+        self.send_numbers(self.table, [] if losses is None else [losses])
+
+    def send_numbers(self, table: Table, losses: Sequence[Tensor] = (), more: bool = False) -> None:
+        """Start the transfer of a table's small numbers and of losses, as `add` wants to know of them."""
+        numbers = table.numbers()
+        tensors = [*(t for _, _, values in numbers for t in values), *losses]
         if tensors:
-            self.add([(statistic, names) for statistic, names, _ in numbers], Transfer(packed(tensors)))
+            layout = [(statistic, names) for statistic, names, _ in numbers]
+            self.add(layout, Transfer(packed(tensors)), more)
 
     def add(self, layout: Layout, transfer: Transfer, more: bool = False) -> None:
         """Expect numbers from a transfer: statistics in this order, and what is left are the losses.

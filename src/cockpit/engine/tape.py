@@ -95,6 +95,16 @@ class Asked:
         """Whether the step before, or the parameters before the step, have to be kept."""
         return self.moves or LAST in self.statistics
 
+    def fold(self, table: Table, lengths: Mapping[str, Tensor]) -> None:
+        """Enter the mean gradient's squared lengths, and what is derived from statistics that are joined."""
+        for s in self.recorded:
+            if isinstance(s, MeanNorm2):
+                table.enter(s, lengths)
+            elif isinstance(s, Derived):
+                table.derive(s, self.examples)
+            elif s == GRADIENTS:
+                table.enter(s, lengths, everywhere=True)
+
 
 class Tape:
     """One recorded step; ``last`` are the places where the step before is kept, shared by all tapes of a model."""
@@ -174,15 +184,9 @@ class Tape:
         if set(table.covered) != table.used:
             raise RuntimeError(f"a layer's formula failed: {table.gaps}")
         zero = torch.zeros_like(next(iter(self._lengths.values())))
+        a.fold(table, {name: self._lengths.get(name, zero) for name in table.parameters})
         for s in a.recorded:
-            if isinstance(s, MeanNorm2):
-                table.enter(s, self._lengths)
-            elif isinstance(s, Derived):
-                table.derive(s, a.examples)
-            elif s == GRADIENTS:
-                known = [name for name in a.parameters if name not in self.loose]
-                table.enter(s, {n: self._lengths.get(n, zero) for n in known}, everywhere=True)
-            elif isinstance(s, Separation):
+            if isinstance(s, Separation):
                 names = [name for name in a.parameters if name in s.origin]
                 now = [a.parameters[name].detach() for name in names]
                 lengths = squared_lengths(now, [s.origin[name] for name in names])
