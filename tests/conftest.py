@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -16,3 +17,15 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_open() -> Iterator[None]:
+    """Have every run closed by the test that began it: a writer that goes on is in the way of others."""
+    before = _writers()
+    yield
+    assert not _writers() - before, "a Cockpit or Writer was not closed"
+
+
+def _writers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "cockpit-writer"}

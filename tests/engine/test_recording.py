@@ -83,6 +83,8 @@ def test_segments_leave_the_training_alone(tmp_path: Path, replays: list[Tape]) 
         for _ in range(8):
             watched.step()
             alone.step()
+    assert watched.cockpit is not None
+    watched.cockpit.close()
     assert replays
     for a, b in zip(watched.model.state_dict().values(), alone.model.state_dict().values(), strict=True):
         assert torch.equal(a, b)
