@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cockpit import Cockpit, Histogram
+from cockpit import Cockpit, Histogram, attach
 from cockpit.engine import derived, native
 from cockpit.engine import tapes as tapes_module
 from cockpit.engine.recorder import Recorder
@@ -40,7 +40,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "cpu":
         monkeypatch.setattr(Recorder, "serves", NotedRecorder.serves)
         monkeypatch.setattr(tapes_module, "Recorder", NotedRecorder)
-        for module, name in ((native, "count"), (native, "count_outer"), (derived, "_squares")):
+        read = [(native, "count"), (native, "count_outer"), (derived, "_squares")]
+        for module, name in read:
             monkeypatch.setattr(module, name, noted(getattr(module, name)))
         monkeypatch.setattr(Transfer, "_sent", lambda self, flat: None if flat is None else flat.clone())
     return str(request.param)
@@ -132,7 +133,16 @@ def nothing(model: nn.Module, opt: torch.optim.Optimizer, step: int) -> None:
 
 
 class Training:
-    """A training watched in one of three ways: ``replayed``, ``eager`` (no recordings), ``plain`` (no shortcuts)."""
+    """A training watched in one of three ways: ``replayed``, ``eager`` (no recordings), ``plain`` (no shortcuts).
+
+    Its backward passes are ours (``backward``), watched in a block with losses or without (``watched``, ``blind``), or
+    noticed (``attached``).
+    """
+
+    @staticmethod
+    def objective(losses: Tensor, step: int) -> Tensor:
+        """Make one of the losses, where the pass is watched with them."""
+        return losses.mean()
 
     def __init__(
         self,
@@ -142,14 +152,15 @@ class Training:
         optimizer: str = "sgd",
         quantities: Sequence[Any] | None = FIRST_ORDER,
         dtype: torch.dtype = torch.float64,
+        entry: str = "backward",
         **settings: Any,
     ) -> None:
-        self.folder, self.dtype, self.t = folder, dtype, 0
+        self.folder, self.dtype, self.entry, self.t = folder, dtype, entry, 0
         self.model = built(model, dtype)
         self.opt = OPTIMIZERS[optimizer](self.model)
         self.cockpit: Cockpit | None = None
         if folder is not None:
-            self.cockpit = Cockpit(
+            self.cockpit = (attach if entry == "attached" else Cockpit)(
                 self.model,
                 self.opt,
                 quantities=quantities,
@@ -165,8 +176,14 @@ class Training:
         x, y = batch(self.t, sum(sizes), self.dtype)
         for part, target in zip(x.split(list(sizes)), y.split(list(sizes)), strict=True):
             losses = losses_of(self.model, part, target)
-            if self.cockpit is None:
+            if self.cockpit is None or self.entry == "attached":
                 losses.mean().backward()
+            elif self.entry == "blind":
+                with self.cockpit.watch():
+                    losses.mean().backward()
+            elif self.entry == "watched":
+                with self.cockpit.watch(losses):
+                    self.objective(losses, self.t).backward()
             else:
                 self.cockpit.backward(losses)
         between(self.model, self.opt, self.t)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit.engine.accumulated import Accumulated, altered
+from cockpit.engine.weights import Weights
 from layer_check import by_autograd, filled, normal
 
 
@@ -26,7 +27,7 @@ def pass_(
     def weigh(w: Tensor) -> None:
         if not once:
             once.append(w)
-            accumulated.weigh(w.detach(), losses)
+            accumulated.weigh(Weights.read(w), losses)
 
     handle = losses.register_hook(weigh)
     objective(losses).backward()

@@ -50,6 +50,14 @@ def test_segments_of_a_plain_step(
     assert len(replays[0].segments) >= segments
 
 
+@pytest.mark.parametrize("entry", ["watched", "blind", "attached"])
+@pytest.mark.usefixtures("cut")
+def test_segments_of_passes_of_the_user(entry: str, tmp_path: Path, replays: list[Tape]) -> None:
+    compare(tmp_path, "deep", "sgd", memory=10 * 1024, entry=entry)
+    assert len(replays) >= 8 - REPEATS - 2
+    assert replays[0].cut
+
+
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.usefixtures("cut")
 def test_segments_keep_nothing_until_the_optimiser_has_moved(

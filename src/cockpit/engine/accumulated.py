@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.parts import wide
+from cockpit.engine.weights import Weights
 
 
 class Accumulated:
@@ -55,14 +56,13 @@ class Accumulated:
             return None
         return wide(p.grad.detach()), 1 / self._weight
 
-    def weigh(self, weights: Tensor, losses: Tensor) -> None:
+    def weigh(self, weights: Weights, losses: Tensor) -> None:
         """Take note of the objective's weights, or sum the gradients now if they differ."""
-        kept = weights != 0
-        self._size = int(kept.sum())
-        if bool((weights == weights[0]).all()):
-            self._weight = float(weights[0])
+        self._size = weights.counted
+        self._weight = weights.common
+        if self._weight is not None or not weights.counted:
             return
-        self._weight = None
+        kept = weights.values != 0
         grads = torch.autograd.grad(
             losses, list(self._parameters.values()), kept.to(losses), retain_graph=True, allow_unused=True
         )

@@ -25,6 +25,7 @@ from cockpit.engine.reduction import Directions, reductions
 from cockpit.engine.spread import Spread
 from cockpit.engine.statistics import Direction, Projection, Statistic, Total
 from cockpit.engine.table import Table
+from cockpit.engine.weights import Weights
 
 HOLD = 2**29
 """How many bytes may wait for a direction that is known later (512 MiB)."""
@@ -60,7 +61,10 @@ class Batch:
         self.held: list[tuple[str, ExampleGradients, list[Use]]] = []
         self.index = table.batches - begun
         self.keep: Tensor | None = None
+        self.factor = float(examples)
+        """What makes arriving gradients those of the examples' own losses; a mean's, until weights are known."""
         self.weights: Tensor | None = None
+        """The weights to divide out, where they are not all the same."""
         self.numbers = {id(use): k for use, k in capture.numbered()}
         self._names = {id(p): name for name, p in parameters.items()}
         self._parts: dict[str, list[Part]] = {}
@@ -78,12 +82,15 @@ class Batch:
         """Examples whose weight is not zero."""
         return self.examples if self.keep is None else len(self.keep)
 
-    def weigh(self, weights: Tensor, losses: Tensor | None) -> None:
+    def weigh(self, weights: Weights, losses: Tensor | None) -> None:
         """Take note of the objective's weights; examples of weight zero do not count."""
-        self.weights = weights
-        if losses is not None and not bool((weights != 0).all()):
-            self.keep = torch.nonzero(weights != 0).flatten()
-            self.table.resize(len(self.keep))
+        if weights.common is not None:
+            self.factor = 1 / weights.common
+            return
+        self.weights = weights.values
+        if losses is not None and (keep := weights.keep) is not None:
+            self.keep = keep
+            self.table.resize(weights.counted)
             self.serve(losses)
 
     def serve(self, losses: Tensor) -> None:
@@ -135,7 +142,7 @@ class Batch:
                 if name not in names:
                     continue
                 if self.weights is None:
-                    part = part.scaled(self.examples)
+                    part = part.scaled(self.factor)
                 if name in self._done:
                     raise RuntimeError("used more often than when its formula was checked")
                 self._parts.setdefault(name, []).append(part)
@@ -155,7 +162,7 @@ class Batch:
         try:
             rows = self._own(grads[0].detach(), Layout(), half=False)
             part = spread.part(name, rows, self.keep)
-            self._parts[name] = [part if self.weights is not None else part.scaled(self.examples)]
+            self._parts[name] = [part if self.weights is not None else part.scaled(self.factor)]
             self._sources[name] = [] if spread.use is None else [spread.use]
             self._done.add(name)
             self._complete.append(name)
@@ -174,7 +181,7 @@ class Batch:
     def _own(self, grad: Tensor, layout: Layout, half: bool) -> Tensor:
         """Divide the objective's weights out; ``half`` precision may stay if nothing is rounded by that.
 
-        Where nobody told of weights, or they are ours, it is a mean over the examples, and parts are scaled instead.
+        Where all are the same, or nobody told of them, parts are scaled instead.
         """
         if self.weights is None:
             return grad if half and grad.dtype is torch.bfloat16 else wide(grad)

@@ -39,6 +39,7 @@ from cockpit.engine.step import Step
 from cockpit.engine.step_curvature import Curvatures
 from cockpit.engine.table import Table
 from cockpit.engine.watch import Watch
+from cockpit.engine.weights import Weights
 
 
 class Engine:
@@ -227,9 +228,9 @@ class Engine:
                 self._cancel(step)
             elif step.replay is None or not self._replayed(step, step.replay):
                 self._end(step, self.watch.batch, changed)
-                if step.recording is not None and self._plan is not None and not self._failures:
+                if step.recording is not None and not self._failures:
                     with self._full_precision():
-                        self.watch.record(step, self._asked, self._plan)
+                        self.watch.record(step)
         self.watch.batch = None
         self.capture.forget()
         if self._proxy is not None:
@@ -418,7 +419,7 @@ class Engine:
             return
         self._weighed = True
         with self._harmless("weighing the examples"):
-            self._take_weights(weights.detach(), losses)
+            self._take_weights(weights, losses)
 
     @contextmanager
     def _harmless(self, doing: str) -> Iterator[None]:
@@ -436,17 +437,21 @@ class Engine:
         return found
 
     def _take_weights(self, weights: Tensor, losses: Tensor) -> None:
-        step, batch = self._step, self.watch.batch
+        step, known = self._step, Weights.read(weights)
+        if step is None:
+            return
         # Backward passes of our own, inside the user's:
         with self.capture.receive(None), self._full_precision():
-            if batch is not None:
-                batch.weigh(weights, losses)
-                if step is not None and batch.keep is not None:
-                    step.losses[-1] = step.losses[-1][batch.keep]
-                    self.curvatures.cancel()
-                    self.curvatures.enter(losses, batch.plan, step.table, self.usual_batches == 1, batch.keep)
-            if step is not None and self._reads_gradients:
-                step.accumulated.weigh(weights, losses)
+            if self._plan is not None:
+                self.watch.weigh(step, self._asked, self._plan, known, losses)
+                self._keep_parameters(step)  # which a recording would have done
+            batch = self.watch.batch
+            if batch is not None and batch.keep is not None:
+                step.losses[-1] = step.losses[-1][batch.keep]
+                self.curvatures.cancel()
+                self.curvatures.enter(losses, batch.plan, step.table, self.usual_batches == 1, batch.keep)
+            if self._reads_gradients:
+                step.accumulated.weigh(known, losses)
 
     def _variances(self) -> dict[Need, float]:
         found = self.curvatures.variances

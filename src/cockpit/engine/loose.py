@@ -9,7 +9,6 @@ from torch import Tensor
 
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Use
-from cockpit.engine.derived import squared_lengths
 from cockpit.engine.observed import Observed
 from cockpit.engine.parts import wide
 from cockpit.engine.recording import Grads
@@ -24,6 +23,7 @@ class Loose:
 
     def __init__(self, batch: Batch, asked: Asked) -> None:
         self.batch, self.asked = batch, asked
+        batch.factor = 1 / asked.weight
         self._lengths: dict[str, Tensor] = {}
 
     @property
@@ -41,7 +41,7 @@ class Loose:
         grads = {
             name: wide(p.grad.detach()) for name, p in self.batch.parameters.items() if p.grad is not None
         }
-        self._lengths = dict(zip(grads, squared_lengths(list(grads.values())), strict=True))
+        self._lengths = self.asked.lengths(grads)
         if self.asked.sums:
             for name, gradient in grads.items():
                 self.table.add(Total(), name, gradient * self.asked.examples)

@@ -89,21 +89,15 @@ class Recording:
         self._open: Segment | None = None
         self._bytes = 0
 
-    def noting(self, receive: Callable[[Use, Grads], None]) -> Callable[[Use, Grads], None]:
-        """Return a receiver that notes a call before it passes it on."""
+    def notice(self, use: Use, grads: Grads) -> None:
+        """Take note of a call whose output gradients have come; what fails is kept in `failure`."""
+        if self.failure is None:
+            try:
+                self._note(use, grads)
+            except Exception as failure:
+                self.failure = failure
 
-        def note(use: Use, grads: Grads) -> None:
-            if self.failure is None:
-                try:
-                    self.note(use, grads)
-                except Exception as failure:
-                    self.failure = failure
-            receive(use, grads)
-
-        return note
-
-    def note(self, use: Use, grads: Grads) -> None:
-        """Take note of a call whose output gradients have come."""
+    def _note(self, use: Use, grads: Grads) -> None:
         names = self.plan.served_by(use.module, self._names)
         number, size = self._numbers[id(use)], size_of(live([(use, grads)]))
         if self._is_loose(use, names, size):

@@ -71,7 +71,7 @@ class Replay:
         values = [*live(self.received), *(g for g in grads if g is not None)]
         _copied(segment.places, values)
 
-    def end(self, losses: Tensor) -> None:
+    def end(self, losses: Tensor | None) -> None:
         """Evaluate the rest, when the pass is over."""
         if self.failure is not None:
             raise self.failure
@@ -83,7 +83,8 @@ class Replay:
             self._copy()
         if self.loose is not None:
             self.loose.end(self.tape.last)
-        self.tape.losses.copy_(losses)
+        if self.tape.losses is not None and losses is not None:
+            self.tape.losses.copy_(losses)
         self.tape.end()
 
     def by_parameter(self, statistic: Statistic) -> dict[str, Tensor]:

@@ -5,9 +5,9 @@ longer than running them; for large ones the host takes longer to say what is to
 Everything whose address changes from step to step (layers' inputs, output gradients, ``.grad``, losses) is copied to
 fixed places (`cockpit.engine.recording`), from which CUDA graphs read it. Parameters lie where they lay.
 
-Only the simplest kind of step is replayed: one micro-batch, one process, the objective the mean of the losses,
-gradients cleared before. Then ``.grad`` is the mean gradient. Anything else, and anything that cannot be captured,
-goes the ordinary way.
+Only the simplest kinds of step are replayed: one micro-batch, one process, gradients cleared before, and the objective
+the mean of the losses (then ``.grad`` is the mean gradient) or one of which nothing is known. Anything else, and
+anything that cannot be captured, goes the ordinary way.
 """
 
 from __future__ import annotations
@@ -45,8 +45,17 @@ class Asked:
     parameters: Mapping[str, Tensor]
     plan: Plan
     examples: int
+    own: bool
+    """Whether ``.grad`` holds the mean of the examples' gradients and nothing else."""
+    weight: float
+    """Of every example in the objective."""
     plain: bool
     """Whether the update is a multiple of the gradient, so that nothing is left to do when the optimiser has moved."""
+
+    @property
+    def mean(self) -> bool:
+        """Whether the objective is a mean over the examples."""
+        return self.weight == 1 / self.examples
 
     @property
     def possible(self) -> bool:
@@ -71,8 +80,8 @@ class Asked:
     @property
     def individual(self) -> list[Statistic]:
         """What is reduced from individual gradients as they come."""
-        late = (UPDATE, Total())
-        return [s for s in self.recorded if s.individual and not isinstance(s, Folded) and s not in late]
+        other = (UPDATE, Total()) if self.own else (UPDATE,)  # the sum is known from ``.grad``
+        return [s for s in self.recorded if s.individual and not isinstance(s, Folded) and s not in other]
 
     @property
     def late(self) -> list[Statistic]:
@@ -81,7 +90,9 @@ class Asked:
 
     @property
     def sums(self) -> bool:
-        """Whether sums of gradients are wanted, as large as the parameters."""
+        """Whether sums of gradients, as large as the parameters, are to be taken from ``.grad``."""
+        if not self.own:
+            return False
         derived = [s for s in self.statistics if isinstance(s, Derived) and not isinstance(s, MeanNorm2)]
         return any(Total() in s.sources for s in derived)
 
@@ -95,10 +106,16 @@ class Asked:
         """Whether the step before, or the parameters before the step, have to be kept."""
         return self.moves or LAST in self.statistics
 
+    def lengths(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the squared lengths of mean gradients, from what stands in ``.grad``."""
+        found = squared_lengths(list(gradients.values()))
+        factor = 1.0 if self.mean else (self.weight * self.examples) ** -2
+        return {n: x if factor == 1 else x * factor for n, x in zip(gradients, found, strict=True)}
+
     def fold(self, table: Table, lengths: Mapping[str, Tensor]) -> None:
         """Enter the mean gradient's squared lengths, and what is derived from statistics that are joined."""
         for s in self.recorded:
-            if isinstance(s, MeanNorm2):
+            if isinstance(s, MeanNorm2) and self.own:
                 table.enter(s, lengths)
             elif isinstance(s, Derived):
                 table.derive(s, self.examples)
@@ -114,7 +131,7 @@ class Tape:
         asked: Asked,
         capture: Capture,
         recording: Recording,
-        losses: Tensor,
+        losses: Tensor | None,
         last: dict[str, Tensor],
         recorder: Recorder,
     ) -> None:
@@ -123,8 +140,9 @@ class Tape:
         self.cut = not recording.whole
         """Whether segments share their places, so that nothing of them is left when the optimiser moves."""
         self.addresses = [p.data_ptr() for p in asked.parameters.values()]
-        self.constants = [s.constants(losses.device) for s in asked.statistics if isinstance(s, Histogram)]
-        self.losses = torch.empty_like(losses)
+        device = next(iter(asked.parameters.values())).device
+        self.constants = [s.constants(device) for s in asked.statistics if isinstance(s, Histogram)]
+        self.losses = None if losses is None else torch.empty_like(losses)
         parameters = {n: p for n, p in asked.parameters.items() if n not in self.loose}
         self.table = Table(parameters)
         self._batch = Batch(
@@ -138,6 +156,7 @@ class Tape:
             [] if self.cut else asked.late,
             self._sum_of,
         )
+        self._batch.factor = 1 / asked.weight
         self._batch.numbers = {
             id(use): k for s in self.segments for (use, _), k in zip(s.calls, s.numbers, strict=True)
         }
@@ -151,7 +170,9 @@ class Tape:
         if asked.moves and not asked.plain:
             self.after, self._after_numbers = recorder.record(self._moved)
 
-    def _sum_of(self, name: str) -> tuple[Tensor, float]:
+    def _sum_of(self, name: str) -> tuple[Tensor, float] | None:
+        if not self.asked.own:
+            return None
         place = next(s.names[name] for s in self.segments if name in s.names)
         return wide(place), float(self.asked.examples)
 
@@ -161,7 +182,7 @@ class Tape:
             self._batch.receive(use, grads)
         self._batch.reduce()
         gradients = {name: wide(place) for name, place in segment.names.items()}
-        self._lengths.update(zip(gradients, squared_lengths(list(gradients.values())), strict=True))
+        self._lengths.update(self.asked.lengths(gradients))
         if self.asked.sums:
             for name, gradient in gradients.items():
                 self.table.add(Total(), name, gradient * self.asked.examples)
@@ -196,7 +217,7 @@ class Tape:
         if a.moves and not a.plain:  # the parameters before the step
             now = [p.detach() for p in a.parameters.values()]
             torch._foreach_copy_([self.last[name] for name in a.parameters], now)
-        return self._packed([self.losses])
+        return self._packed([] if self.losses is None else [self.losses])
 
     def _moved(self) -> Numbers:
         """Evaluate what needs the step taken: `last` held the parameters before it, and holds the step from then on."""

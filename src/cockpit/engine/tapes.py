@@ -79,13 +79,13 @@ class Tapes:
         size += sum(x.numel() * x.element_size() for use in uses for x in use.inputs)
         return Recording(asked.plan, asked.parameters, numbers, limits, size <= limits.whole)
 
-    def record(self, key: Any, asked: Asked, recording: Recording, losses: Tensor) -> None:
+    def record(self, key: Any, asked: Asked, recording: Recording, losses: Tensor | None) -> None:
         """Record a step that was noted; what cannot be recorded goes the ordinary way from now on."""
         try:
             recording.end()
             self._keep_last(asked, {})
             if self._recorder is None:
-                self._recorder = Recorder(losses.device)
+                self._recorder = Recorder(next(iter(asked.parameters.values())).device)
             self._recorder.prepare()
             self._tapes[key] = Tape(asked, self._capture, recording, losses, self._last, self._recorder)
         except Exception as failure:
@@ -122,7 +122,7 @@ class Tapes:
         assert replay is not None
         tape, table = replay.tape, step.table
         asked = tape.asked
-        observed = Observed(asked.examples, table, {Known.LOSSES: None})
+        observed = Observed(asked.examples, table, {} if tape.losses is None else {Known.LOSSES: None})
         observed.add(tape.layout, Transfer(tape.pack))
         numbers = tape.finish()
         if numbers is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import isclose
 from typing import Any
 
 import torch
@@ -26,9 +27,13 @@ from cockpit.engine.step import Step
 from cockpit.engine.table import Table
 from cockpit.engine.tape import Asked, Tape
 from cockpit.engine.tapes import Tapes
+from cockpit.engine.weights import Weights
 
 SMALL = 2**26
 """How many bytes may always be kept on a device for the step; more than that up to an eighth of the peak."""
+
+ROUNDING = 2.0**-22
+"""How far weights may be apart for being the same, relatively: 1/N rounded to float32 is 1/N."""
 
 
 class Watch:
@@ -51,6 +56,9 @@ class Watch:
         """What reduces the present pass as it comes."""
         self._device, self._memory = device, memory
         self._kind: Any = None
+        self._share: float | None = None
+        """The weight of each example times their number, last time that weights were told (None: they differed)."""
+        self._asked: Asked | None = None
 
     @property
     def memory(self) -> int:
@@ -65,9 +73,11 @@ class Watch:
     ) -> None:
         """Prepare for a pass; ``alone``: neither another micro-batch nor another process is expected."""
         if alone and self._simple(step, asked):
-            of_step, last, uses = _asked_of(step, asked, plan), self.motion.recalled(), self.capture.uses()
+            weight = (self._share if step.losses and not step.own and self._share else 1) / examples
+            of_step = Asked(asked.statistics, step.parameters, plan, examples, step.own, weight, step.plain)
+            self._asked, last, uses = of_step, self.motion.recalled(), self.capture.uses()
             shapes = tuple((use.name, *(x.shape for x in use.inputs)) for use in uses)
-            self._kind = (id(plan), asked.needs, shapes, step.plain)
+            self._kind = (id(plan), asked.needs, shapes, bool(step.losses), step.own, weight, step.plain)
             step.replay = self.tapes.begin(self._kind, of_step, last, partial(self._loose, step, losses))
             if step.replay is not None:
                 step.last_factors = {name: factor for name, (_, factor) in last.items()}
@@ -78,8 +88,10 @@ class Watch:
         self._reduce(step, asked, plan, losses, examples, alone)
 
     def _simple(self, step: Step, asked: Requests) -> bool:
-        """Say whether the step is of the simplest kind: objective ours, gradients new, nothing asked but numbers."""
-        if not step.own or step.entered > 1 or step.accumulated.anything or not Recorder.serves(self._device):
+        """Say whether the step may be replayed: weights all the same, gradients new, nothing asked for but numbers."""
+        if step.losses and not step.own and self._share is None:
+            return False
+        if step.entered > 1 or step.accumulated.anything or not Recorder.serves(self._device):
             return False
         if LAST in asked.individual and not self.motion.recalled():
             return False
@@ -145,27 +157,46 @@ class Watch:
     @contextmanager
     def listening(self, step: Step, losses: Tensor | None, early: list[tuple[Use, Grads]]) -> Iterator[None]:
         """Receive output gradients inside the block; some may have come before."""
-        receive: Callable[[Use, Grads], None]
-        if self.batch is not None:
-            meeting: Batch | None = self.batch
-            for use, grads in early:
-                self.batch.receive(use, grads)
-            receive = self.batch.receive
-            if step.recording is not None:
-                receive = step.recording.noting(receive)
-        elif step.replay is not None:
-            meeting = step.replay.loose.batch if step.replay.loose is not None else None
-            receive = step.replay.receive
-        else:
+        meeting = self.batch
+        if step.replay is not None and step.replay.loose is not None:
+            meeting = step.replay.loose.batch
+        if meeting is None and step.replay is None:
             yield
             return
+        for use, grads in early:
+            self._receive(step, use, grads)
         handles = [] if meeting is None or losses is None else self._meeting(meeting, losses)
         try:
-            with self.capture.receive(receive):
+            with self.capture.receive(partial(self._receive, step)):
                 yield
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _receive(self, step: Step, use: Use, grads: Grads) -> None:
+        """Take a call's output gradients."""
+        if step.replay is not None:
+            step.replay.receive(use, grads)
+        elif self.batch is not None:
+            if step.recording is not None:
+                step.recording.notice(use, grads)
+            self.batch.receive(use, grads)
+
+    def weigh(self, step: Step, asked: Requests, plan: Plan, weights: Weights, losses: Tensor) -> None:
+        """Take note of the objective's weights, before any gradient arrives."""
+        examples, common = len(losses), weights.common
+        self._share = None if common is None else common * examples
+        if self._share is not None and isclose(self._share, 1, rel_tol=ROUNDING):
+            self._share = 1.0
+        expected = None if self._asked is None else self._asked.weight
+        if common is None or expected is None or not isclose(common, expected, rel_tol=ROUNDING):
+            replay, step.replay, step.recording = step.replay, None, None
+            if replay is not None and replay.loose is not None:
+                raise RuntimeError("the weights of the examples are others than when the step was recorded")
+            if replay is not None:
+                self._reduce(step, asked, plan, losses, examples, alone=True, begun=True)
+        if self.batch is not None:
+            self.batch.weigh(weights, losses)
 
     def _meeting(self, batch: Batch, losses: Tensor) -> list[RemovableHandle]:
         """Listen where parameters without an example axis meet the examples."""
@@ -183,10 +214,11 @@ class Watch:
         if self.capture.listening:
             batch.meet(name, spread, grads)
 
-    def record(self, step: Step, asked: Requests, plan: Plan) -> None:
+    def record(self, step: Step) -> None:
         """Record a step that was noted."""
-        if step.recording is not None:
-            self.tapes.record(self._kind, _asked_of(step, asked, plan), step.recording, step.losses[-1])
+        if step.recording is not None and self._asked is not None:
+            losses = step.losses[-1] if step.losses else None
+            self.tapes.record(self._kind, self._asked, step.recording, losses)
 
     def end_replay(self, step: Step, replay: Replay, asked: Requests, plan: Plan) -> bool:
         """End a replay; where it has failed, go the ordinary way with what was received, and return False.
@@ -194,7 +226,7 @@ class Watch:
         If some of that was let go already, the step is spoiled.
         """
         try:
-            replay.end(step.losses[-1])
+            replay.end(step.losses[-1] if step.losses else None)
             return True
         except Exception as failure:
             self.tapes.give_up(failure)
@@ -202,15 +234,11 @@ class Watch:
         if replay.lost:
             step.spoiled = True
             return True
-        self._reduce(step, asked, plan, None, len(step.losses[-1]), alone=True, begun=True)
+        self._reduce(step, asked, plan, None, replay.tape.asked.examples, alone=True, begun=True)
         assert self.batch is not None
         for use, grads in replay.received:
             self.batch.receive(use, grads)
         return False
-
-
-def _asked_of(step: Step, asked: Requests, plan: Plan) -> Asked:
-    return Asked(asked.statistics, step.parameters, plan, len(step.losses[-1]), step.plain)
 
 
 def _unknown(name: str) -> None:
