@@ -256,8 +256,9 @@ def test_a_checkpoint_waits(tmp_path: Path, recorded: list[int], request: pytest
     assert late["waiting"] == now["waiting"] == ["alpha"]
     assert late["previous"]["step"] == now["previous"]["step"] == 2
     assert set(late["previous"]["statistics"]) == set(now["previous"]["statistics"])
-    for name, value in now["engine"]["last_update"].items():
-        assert torch.equal(late["engine"]["last_update"][name], value)
+    for name, (vector, factor) in now["engine"]["last_update"].items():
+        assert late["engine"]["last_update"][name][1] == factor
+        assert torch.equal(late["engine"]["last_update"][name][0], vector)
 
 
 def test_a_resumed_run_is_the_same(tmp_path: Path, late: set[int]) -> None:

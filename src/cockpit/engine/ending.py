@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from cockpit.engine.step import Step
 SEVERAL = "needs_full_batch: more micro-batches came than in the step before"
 Moved = dict[str, tuple[Tensor, float]]
 """The step taken: of every parameter a tensor and a factor."""
+Reader = Callable[[Mapping[str, Tensor]], Moved | None]
+"""Reads the step that parameters have just taken, where somebody knows it."""
 CLIPPED = "clipped: gradients or parameters were changed between the backward pass and the step"
 
 
@@ -29,12 +31,18 @@ class Ending:
         asked: what was asked.
         ranks: the processes of the run.
         rates: the parameters' learning rates if the step is a multiple of the gradient, else None.
+        taken: reads the step from the optimiser's state, if no copy of the parameters was made.
     """
 
     def __init__(
-        self, step: Step, asked: Requests, ranks: Ranks | None, rates: Mapping[str, float] | None
+        self,
+        step: Step,
+        asked: Requests,
+        ranks: Ranks | None,
+        rates: Mapping[str, float] | None,
+        taken: Reader | None = None,
     ) -> None:
-        self.step, self.asked, self.ranks, self.rates = step, asked, ranks, rates
+        self.step, self.asked, self.ranks, self.rates, self.taken = step, asked, ranks, rates, taken
         self.examples = step.examples
         if ranks is not None:
             self.examples = int(ranks.sum(torch.tensor(float(self.examples))))
@@ -121,15 +129,22 @@ class Ending:
             if not needed:
                 return {}
             return {n: _multiple(p, -rates.get(n, 0.0)) for n, p in step.parameters.items()}
-        if not step.before:
+        updates = self._compared() if step.before else self.taken and self.taken(step.parameters)
+        if not updates:
             return {}
-        names = list(step.parameters)
-        now, before = [step.parameters[n].detach() for n in names], [step.before[n] for n in names]
-        updates = dict(zip(names, torch._foreach_sub(now, before), strict=True))
         if wanted:
-            found = squared_lengths(list(updates.values()))
-            table.enter(UPDATES, dict(zip(names, found, strict=True)), everywhere=True)
-        return {n: (u, 1.0) for n, u in updates.items()} if needed else {}
+            found = squared_lengths([u for u, _ in updates.values()])
+            lengths = {
+                n: x if f == 1 else x * f**2 for x, (n, (_, f)) in zip(found, updates.items(), strict=True)
+            }
+            table.enter(UPDATES, lengths, everywhere=True)
+        return updates if needed else {}
+
+    def _compared(self) -> Moved:
+        """Return the difference of the parameters and their copies from before the step."""
+        step, names = self.step, list(self.step.parameters)
+        now, before = [step.parameters[n].detach() for n in names], [step.before[n] for n in names]
+        return {n: (u, 1.0) for n, u in zip(names, torch._foreach_sub(now, before), strict=True)}
 
     def _project(self, statistic: Projection, directions: Moved) -> None:
         for batch in self.step.batches:

@@ -22,7 +22,7 @@ from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture, without_autocast
 from cockpit.engine.coverage import Coverage, Plan, Way
 from cockpit.engine.derived import Separation, squared_lengths
-from cockpit.engine.ending import SEVERAL, Ending, give_up_update
+from cockpit.engine.ending import SEVERAL, Ending, Reader, give_up_update
 from cockpit.engine.factored import Vectors
 from cockpit.engine.graph import graphs_kept
 from cockpit.engine.motion import Motion
@@ -101,6 +101,11 @@ class Engine:
     def _plain_step(self) -> bool:
         """Whether the coming step is known from the gradient: one batch, one process, plain gradient descent."""
         return self.motion.known and self._alone
+
+    @property
+    def _readable(self) -> bool:
+        """Whether the step will be known from the optimiser's state."""
+        return self.fast and self.motion.readable
 
     @property
     def _alone(self) -> bool:
@@ -313,10 +318,13 @@ class Engine:
                 origins = [statistic.origin[n].to(p) for n, p in zip(names, now, strict=True)]
                 step.separations[statistic] = dict(zip(names, squared_lengths(now, origins), strict=True))
 
-    def finish(self, moved: bool, rates: Mapping[str, float] | None = None) -> Observed | None:
+    def finish(
+        self, moved: bool, rates: Mapping[str, float] | None = None, taken: Reader = lambda parameters: None
+    ) -> Observed | None:
         """Compute the rest once the optimiser has moved (or the step was given up) and hand everything out.
 
-        ``rates`` are the learning rates of the parameters, where the optimiser is `plain`.
+        ``rates`` are the learning rates of the parameters, where the optimiser is `plain`; ``taken`` reads the step
+        from its state, where it is `readable`.
         """
         step, self._step = self._step, None
         seen = step is not None and step.entered > 0 and not step.spoiled
@@ -332,7 +340,8 @@ class Engine:
                 if step.plain and rates is None:
                     give_up_update(step)
             else:
-                observed, updates = Ending(step, self._asked, self.ranks, rates).observed(moved)
+                reader = taken if self._readable else None
+                observed, updates = Ending(step, self._asked, self.ranks, rates, reader).observed(moved)
                 self.usual_batches = step.entered
                 if step.table.is_void(UPDATE):  # slopes at its end alone tell nothing
                     updates = {}
@@ -404,7 +413,8 @@ class Engine:
 
     def _keep_parameters(self, step: Step) -> None:
         """Copy the parameters before the step, where they are needed and no recording does so."""
-        wanted = Known.PARAMETERS in self._asked.needs or (self._asked.moves and not step.plain)
+        told = step.plain or self._readable
+        wanted = Known.PARAMETERS in self._asked.needs or (self._asked.moves and not told)
         if wanted and not step.before and step.replay is None and not step.spoiled:
             step.before = _copied(step.parameters)
 

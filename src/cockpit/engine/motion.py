@@ -21,6 +21,8 @@ class Motion:
     def __init__(self) -> None:
         self.plain = False
         """Whether the optimiser moves against ``.grad``, times a rate, and in no other way."""
+        self.readable = False
+        """Whether the optimiser's state will tell its step, so that parameters need not be copied before."""
         self.untouched: bool | None = None
         """Whether gradients and parameters reach it as the backward pass left them; None: not seen yet."""
         self.last: Vectors = {}
@@ -50,14 +52,13 @@ class Motion:
             return {}
         return self.last
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the step before, for a checkpoint."""
-        written = {n: (_dense(v), factor) for n, (v, factor) in self.recalled().items()}
-        return {n: v * factor for n, (v, factor) in written.items()}
+    def state(self) -> dict[str, tuple[Tensor, float]]:
+        """Return the step before, for a checkpoint; what it is a multiple of may be overwritten from now on."""
+        return {n: (_dense(v).clone(), factor) for n, (v, factor) in self.recalled().items()}
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, tuple[Tensor, float]]) -> None:
         """Restore `state`."""
-        self.remember({n: (v, 1.0) for n, v in state.items()})
+        self.remember({n: (v, factor) for n, (v, factor) in state.items()})
 
 
 def _version(vector: Tensor | Factored) -> int:

@@ -232,6 +232,7 @@ class Cockpit:
             needs = self._needs()
             if needs or self._engine.busy:
                 self._engine.motion.plain = self._optimizers.foreseeable
+                self._engine.motion.readable = self._optimizers.readable
                 self._engine.begin(needs)
 
     def _needs(self) -> frozenset[Need]:
@@ -349,7 +350,8 @@ class Cockpit:
         observed, view, failed = None, self._optimizers.view(), True
         with self._guarded("finishing the step"):
             if self._engine.busy:
-                observed = self._engine.finish(True, view.learning_rate if view.plain_sgd else None)
+                rates = view.learning_rate if view.plain_sgd else None
+                observed = self._engine.finish(True, rates, self._optimizers.taken)
             else:
                 observed = self._engine.nothing()
             failed = False

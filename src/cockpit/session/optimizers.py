@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from cockpit.quantities.quantity import OptimizerView
+from cockpit.session.moves import Taken, readable, taken
 
 
 class Optimizers:
@@ -35,6 +36,7 @@ class Optimizers:
         self._usual: Tensor | None = None
         """A parameter that had a gradient the last time."""
         self.stepping = self.stepped = False
+        self._told = True
         for k, optimizer in enumerate(optimizers):
             self._handles.append(optimizer.register_step_pre_hook(self._pre))
             self._handles.append(optimizer.register_step_post_hook(lambda *_, k=k: self._post(k)))
@@ -111,6 +113,19 @@ class Optimizers:
     def foreseeable(self) -> bool:
         """Whether the step is known from gradients and rates: one optimiser (several may step in turns), and plain."""
         return len(self._optimizers) == 1 and self.plain
+
+    @property
+    def readable(self) -> bool:
+        """Whether the state will tell the step when it is taken: of one optimiser, as long as it has always done so."""
+        return len(self._optimizers) == 1 and self._told and readable(self._optimizers[0])
+
+    def taken(self, parameters: Mapping[str, Tensor]) -> Taken | None:
+        """Return the step just taken as the state tells it; None: it does not."""
+        names = {id(p): name for name, p in parameters.items()}
+        with torch.no_grad():
+            found = taken(self._optimizers[0], names, [rate for _, rate in self._rates])
+        self._told = found is not None
+        return found
 
     @property
     def plain(self) -> bool:
