@@ -169,7 +169,7 @@ class Training:
                 **settings,
             )
             if way != "replayed":
-                self.cockpit._engine.watch.tapes.give_up(RuntimeError("nothing is to be recorded"))
+                self.cockpit._engine.passes.watch.tapes.give_up(RuntimeError("nothing is to be recorded"))
 
     def step(self, sizes: Sequence[int] = (8,), between: Between = nothing) -> None:
         self.opt.zero_grad()

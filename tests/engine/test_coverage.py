@@ -202,7 +202,7 @@ def test_the_axis_of_the_examples_is_found(
     engine = Engine(model)
     ways = seen(model, losses, engine)
     assert {c.way for c in ways.values()} == {Way.FORMULA}
-    (plan,) = engine.plans._plans.values()
+    (plan,) = engine.passes.plans._plans.values()
     assert list(plan.layouts.values()) == [(layout,)]
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit import Cockpit
-from cockpit.engine import engine as engine_module
+from cockpit.engine import passes as passes_module
 from cockpit.presets import ECONOMY
 from session.loops import (
     FIRST_ORDER,
@@ -67,13 +67,13 @@ class Watcher:
 
 @pytest.fixture
 def watcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watcher:
-    watcher, copied = Watcher(tmp_path), engine_module._copied
+    watcher, copied = Watcher(tmp_path), passes_module._copied
 
     def counted(parameters: Any) -> dict[str, Tensor]:
         watcher.taken += 1
         return copied(parameters)
 
-    monkeypatch.setattr(engine_module, "_copied", counted)
+    monkeypatch.setattr(passes_module, "_copied", counted)
     return watcher
 
 

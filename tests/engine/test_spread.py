@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from cockpit.engine import spread
 from cockpit.engine.coverage import Way
-from cockpit.engine.engine import MEAN, Engine
+from cockpit.engine.engine import Engine
 from cockpit.engine.needs import Diagonal
+from cockpit.engine.requests import MEAN
 from cockpit.engine.statistics import Norm2, SquareSum, Total
 from layer_check import by_autograd, filled, normal
 

@@ -287,7 +287,7 @@ def test_recordings_are_bounded(tmp_path: Path, replays: list[Tape]) -> None:
     for n in range(2, 2 + MOST + 3):
         for _ in range(REPEATS + 3):
             training.step((n,))
-    held = training.cockpit._engine.watch.tapes._tapes
+    held = training.cockpit._engine.passes.watch.tapes._tapes
     assert len(held) == MOST
     assert len({id(tape) for tape in replays}) == MOST
     training.cockpit.close()
@@ -317,7 +317,7 @@ def test_a_recording_that_fails_is_no_harm(
     found = training.run()
     assert replays == []
     assert training.cockpit is not None
-    assert "cannot be captured" in str(training.cockpit._engine.watch.tapes.failure)
+    assert "cannot be captured" in str(training.cockpit._engine.passes.watch.tapes.failure)
     assert apart(found, expected) == []
 
 

@@ -33,7 +33,7 @@ class Measurement:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.chosen = Chosen(parameters)
         self.engine = Engine(self.chosen)
-        self.engine.usual_batches = 1
+        self.engine.passes.usual_batches = 1
         self._waiting: Waiting | None = None
         self._due: list[Measured] = []
         self._following: Observation | None = None
