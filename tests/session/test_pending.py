@@ -95,7 +95,9 @@ def test_steps_wait_for_their_numbers_but_not_for_ever(
     budget: float | None, most: int, tmp_path: Path, recorded: list[int], late: set[int]
 ) -> None:
     training = Training(tmp_path, LIGHT, budget=budget)
-    training.cockpit.budget = None  # what it would leave out is due all the same
+    training.cockpit.budget = training.cockpit._agenda._budget = (
+        None  # what it would leave out is due all the same
+    )
     for t in range(2 * most):
         training.step()
         assert t + 1 - most <= len(recorded) <= t + 1 - most // 2 or not recorded
@@ -408,7 +410,7 @@ def test_a_program_that_ends_without_closing_loses_nothing(
     tmp_path: Path, recorded: list[int], late: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_exit: list[Callable[[], None]] = []
-    monkeypatch.setattr("cockpit.session.cockpit.atexit.register", at_exit.append)
+    monkeypatch.setattr("cockpit.session.evaluation.atexit.register", at_exit.append)
     training = Training(tmp_path, LIGHT)
     for _ in range(2):
         training.step()

@@ -77,7 +77,7 @@ class Watched(Training):
 
     def settle(self) -> None:
         """Have everything on disk: the writing belongs to those who caused it, not to who comes next."""
-        self.cockpit._settle(wait=True)
+        self.cockpit._evaluation.settle(wait=True)
         writer = self.cockpit._recorder._writer
         if writer is not None:
             writer.flush()

@@ -6,13 +6,9 @@ due, no global random number is drawn, and whatever fails in here becomes a reco
 
 from __future__ import annotations
 
-import atexit
-import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from os import PathLike
 from typing import Any, Self
 
@@ -21,12 +17,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cockpit.engine.engine import Engine
-from cockpit.engine.needs import Need
 from cockpit.engine.ranks import ranks_of
 from cockpit.errors import CockpitError
-from cockpit.quantities.quantity import Memory, Observation, Quantity
+from cockpit.quantities.quantity import Memory, Quantity
 from cockpit.registry import preset_of
 from cockpit.schedule import Schedule
+from cockpit.session.agenda import Agenda
 from cockpit.session.budget import Budget
 from cockpit.session.checks import (
     checked_counts,
@@ -35,15 +31,13 @@ from cockpit.session.checks import (
     checked_optimizers,
     checked_quantities,
 )
+from cockpit.session.evaluation import Evaluation
 from cockpit.session.guard import Guard
 from cockpit.session.optimizers import Optimizers
-from cockpit.session.pending import Backlog, Pending, Stretch
+from cockpit.session.pending import Pending
 from cockpit.session.recorder import Recorder
 from cockpit.session.state import restored, saved
 from cockpit.session.stopwatch import clock_for
-
-PAUSE = 10.0
-"""For how many seconds the training may wait for the writing thread, if that is recording steps."""
 
 
 class Cockpit:
@@ -96,13 +90,7 @@ class Cockpit:
         self._engine = Engine(self.model, ranks, seed, model, fast, memory)
         self._meter = self._engine.capture.meter
         self._memory: dict[str, Memory] = {q.name: {} for q in self.quantities}
-        self._adaptive = frozenset(q for q in self.quantities if q.adaptive)
-        self._due: list[Quantity] = []
-        self._waiting: list[Quantity] = []
-        self._pending = Backlog(patient=budget is None)
         self._covered: tuple[Any, dict[str, tuple[str, str]]] = (None, {})
-        self._asked: tuple[Any, frozenset[Need]] = (None, frozenset())
-        self._previous: Observation | None = None
         self._watching = self._closed = self._started = False
         name = preset_of(self.quantities)
         self._recorder = Recorder(run, self.model, optimizers, self.quantities, name, ranks, step)
@@ -110,10 +98,8 @@ class Cockpit:
         if ranks is not None:  # only the first rank knows the run
             self.step = int(ranks.sum(torch.tensor(float(self.step if ranks.rank == 0 else 0))))
         self._optimizers = Optimizers(self.model, optimizers, self._before_update, self._after_update)
-        self._settling = threading.RLock()
-        self._exit = partial(_settle, weakref.ref(self), wait=True)
-        atexit.register(self._exit)  # after the writer's own, so it is called before it
-        self._recorder.when_quiet(partial(_settle, weakref.ref(self), wait=False))
+        self._agenda = Agenda(self.quantities, self._memory, self.budget, self._recorder)
+        self._evaluation = Evaluation(self._recorder, self._memory, budget is None, self._lost)
         self._plan()
 
     # -- what the user calls ----------------------------------------------------------------------------
@@ -171,18 +157,17 @@ class Cockpit:
                 self._close_step()
             elif self._engine.begun:
                 self._skip()
-            self._settle(wait=True)
+            self._evaluation.settle(wait=True)
         with self._recorder.guarded(self.step, "overhead"):
             self._recorder.note({"overhead": self._meter.share})
             if self.budget is not None:
                 self._recorder.note({"budget": self.budget.describe()})
-        atexit.unregister(self._exit)
         self._optimizers.remove()
         self._engine.close()
         self._recorder.close()
         self._memory.clear()
-        self._pending.clear()
-        self._asked, self._previous = (None, frozenset()), None
+        self._evaluation.close()
+        self._agenda.forget()
 
     def __enter__(self) -> Self:
         return self
@@ -192,18 +177,19 @@ class Cockpit:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed training needs to go on as if it had never stopped (tensors and plain values)."""
-        self._settle(wait=True)
-        state = saved(self.step, self._started, self._memory, self._engine, self._waiting, self._previous)
+        self._evaluation.settle(wait=True)
+        previous = self._evaluation.previous
+        state = saved(self.step, self._started, self._memory, self._engine, self._agenda.waiting, previous)
         return {**state, "budget": None if self.budget is None else self.budget.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state_dict`; records at or beyond its step are superseded."""
-        self._asked = (None, frozenset())
-        self._settle(wait=True)
+        self._agenda.forget()
+        self._evaluation.settle(wait=True)
         self._engine.abandon()
         self.step = int(state["step"])
         self._started = bool(state["started"])
-        self._waiting, self._previous = restored(
+        self._agenda.waiting, self._evaluation.previous = restored(
             state, self._memory, self._engine, self.quantities, self._optimizers.view()
         )
         if self.budget is not None and state.get("budget") is not None:
@@ -215,37 +201,13 @@ class Cockpit:
 
     def _plan(self) -> None:
         """Decide once what the coming step is asked for."""
-        due = []
-        for quantity in self.quantities:
-            try:
-                if quantity.when(self.step):
-                    due.append(quantity)
-            except Exception as failure:
-                self._recorder.failure(self.step, quantity.name, f"its schedule raised {failure!r}")
-        self._due = self._due if due == self._due else due  # the same object saves comparing what is in it
-        if self.budget is not None:
-            with self._recorder.guarded(self.step, "budget"):
-                self._due = self.budget.plan(self.step, self._due)
-                for text in self.budget.news():
-                    self._recorder.event(self.step, "budget", text)
+        self._agenda.plan(self.step)
         with self._guarded("preparing the step"):
-            needs = self._needs()
+            needs = self._agenda.needs(self.step)
             if needs or self._engine.busy:
                 self._engine.motion.plain = self._optimizers.foreseeable
                 self._engine.motion.readable = self._optimizers.readable
                 self._engine.begin(needs)
-
-    def _needs(self) -> frozenset[Need]:
-        """Return what the quantities ask of the coming step; the same object as long as they ask for the same."""
-        asking = (self._due, self._waiting)
-        if asking == self._asked[0] and self._adaptive.isdisjoint(self._due):
-            return self._asked[1]
-        needs = {need for q in self._waiting for need in q.needs_after}
-        for quantity in self._due:
-            with self._recorder.guarded(self.step, quantity.name):
-                needs.update(quantity.request(self._memory[quantity.name], self.step))
-        self._asked = (asking, frozenset(needs))
-        return self._asked[1]
 
     def _interrupt(self) -> None:
         """The watched backward pass was broken off."""
@@ -334,13 +296,12 @@ class Cockpit:
     def _close_step(self) -> None:
         began = time.perf_counter()
         self._optimizers.begin()
-        seen = self._finish() if self._due or self._waiting else True
-        if self._pending and self._pending.ripe:
-            self._settle(wait=False)
+        seen = self._agenda.empty or self._finish()
+        self._evaluation.settle_ripe()
         self.step += 1
         if self.budget is not None:
             with self._recorder.guarded(self.step, "budget"):
-                self.budget.ended(seen, bool(self._pending))
+                self.budget.ended(seen, self._evaluation.busy)
         self._plan()
         if self.budget is not None:
             self.budget.paid(time.perf_counter() - began)
@@ -356,53 +317,19 @@ class Cockpit:
                 observed = self._engine.nothing()
             failed = False
         if observed is not None:
-            now, coverage = time.time(), self.coverage
-            self._pending.add(Pending(self.step, observed, view, self._due, self._waiting, now, coverage))
-            self._waiting = [q for q in self._due if q.needs_after]
-            if observed.heavy or not self._adaptive.isdisjoint(self._due):
-                self._settle(wait=True)
+            agenda, now, coverage = self._agenda, time.time(), self.coverage
+            self._evaluation.add(
+                Pending(self.step, observed, view, agenda.due, agenda.waiting, now, coverage)
+            )
+            agenda.observed()
+            if observed.heavy or agenda.adapts:
+                self._evaluation.settle(wait=True)
             return True
-        self._waiting = []
-        if self._due and not failed:
+        self._agenda.waiting = []
+        if self._agenda.due and not failed:
             text = "the optimiser stepped without a watched backward pass: nothing is known of this step"
             self._recorder.event(self.step, "unwatched_step", text)
         return False
-
-    def _settle(self, wait: bool) -> None:
-        """Record the steps whose numbers have arrived; or (``wait``) all there are.
-
-        The writing thread does so, too, where the training pauses: what is known must not wait for the next step.
-        """
-        if not self._settling.acquire(timeout=PAUSE if wait else 0):
-            return
-        try:
-            while steps := self._pending.stretch(wait):
-                with Guard(self._lost, "recording the step"):
-                    self._record(steps)
-        finally:
-            self._settling.release()
-
-    def _record(self, steps: Sequence[Pending]) -> None:
-        before, self._previous = self._previous, None
-        try:
-            stretch = Stretch(steps)
-        except Exception:
-            if len(steps) == 1:
-                raise
-            self._previous = before  # the numbers of some step cannot be had: the others' may
-            for step in steps:
-                with Guard(self._lost, "recording the step"):
-                    self._record([step])
-            return
-        first, memory = steps[0], self._memory
-        if before is not None:
-            for q in first.waiting:
-                self._recorder.read(q, before, memory[q.name], first.coverage, stretch.one(0))
-        for q in first.due:
-            self._recorder.read_stretch(q, stretch, memory[q.name], first.coverage)
-        self._previous = stretch.one(-1) if any(q.needs_after for q in first.due) else None
-        rates, notes = [p.view.learning_rates for p in steps], [p.observed.notes for p in steps]
-        self._recorder.steps(stretch.numbers, rates, notes, first.coverage)
 
     def _guarded(self, doing: str) -> Guard:
         return Guard(self._failed, doing)
@@ -452,13 +379,6 @@ class Watched:
                 self._cockpit._leave()
         finally:
             self._cockpit._watching = False
-
-
-def _settle(cockpit: weakref.ref[Cockpit], wait: bool) -> None:
-    """Record what is still under way when the training pauses, or the program ends without `Cockpit.close`."""
-    found = cockpit()
-    if found is not None:
-        found._settle(wait)
 
 
 def attach(

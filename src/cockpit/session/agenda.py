@@ -1,0 +1,82 @@
+"""Agenda: which quantities are due at the coming step, which still wait for it, and what they ask of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cockpit.engine.needs import Need
+from cockpit.quantities.quantity import Memory, Quantity
+from cockpit.session.budget import Budget
+from cockpit.session.recorder import Recorder
+
+
+class Agenda:
+    """Plans one step after the other.
+
+    Args:
+        quantities: those of the session.
+        memory: what they remember, by name.
+        budget: decides which of those that are due can be afforded (None: all).
+        recorder: is told what fails.
+    """
+
+    def __init__(
+        self,
+        quantities: Sequence[Quantity],
+        memory: Mapping[str, Memory],
+        budget: Budget | None,
+        recorder: Recorder,
+    ) -> None:
+        self.due: list[Quantity] = []
+        self.waiting: list[Quantity] = []
+        """Quantities of the step before that need the coming one, too."""
+        self._quantities, self._memory, self._budget, self._recorder = quantities, memory, budget, recorder
+        self._adaptive = frozenset(q for q in quantities if q.adaptive)
+        self._asked: tuple[Any, frozenset[Need]] = (None, frozenset())
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody wants to see the coming step."""
+        return not (self.due or self.waiting)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether what is asked of the next step depends on this one."""
+        return not self._adaptive.isdisjoint(self.due)
+
+    def plan(self, step: int) -> None:
+        """Decide once what is due at a step."""
+        due = []
+        for quantity in self._quantities:
+            try:
+                if quantity.when(step):
+                    due.append(quantity)
+            except Exception as failure:
+                self._recorder.failure(step, quantity.name, f"its schedule raised {failure!r}")
+        self.due = self.due if due == self.due else due  # the same object saves comparing what is in it
+        if self._budget is not None:
+            with self._recorder.guarded(step, "budget"):
+                self.due = self._budget.plan(step, self.due)
+                for text in self._budget.news():
+                    self._recorder.event(step, "budget", text)
+
+    def needs(self, step: int) -> frozenset[Need]:
+        """Return what is asked of a step; the same object as long as it is the same."""
+        asking = (self.due, self.waiting)
+        if asking == self._asked[0] and not self.adapts:
+            return self._asked[1]
+        needs = {need for q in self.waiting for need in q.needs_after}
+        for quantity in self.due:
+            with self._recorder.guarded(step, quantity.name):
+                needs.update(quantity.request(self._memory[quantity.name], step))
+        self._asked = (asking, frozenset(needs))
+        return self._asked[1]
+
+    def observed(self) -> None:
+        """Note that the step was seen: some quantities wait for the next one."""
+        self.waiting = [q for q in self.due if q.needs_after]
+
+    def forget(self) -> None:
+        """Ask anew, whatever was asked before."""
+        self._asked = (None, frozenset())
