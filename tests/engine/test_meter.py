@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from cockpit.engine import meter as module
-from cockpit.engine.meter import OFTEN, Meter
+from cockpit.engine.meter import LONG, OFTEN, Meter
 
 
 @pytest.fixture
@@ -55,3 +55,12 @@ def test_news_come_from_time_to_time(now: list[float]) -> None:
     assert meter.news() is None
     now[0] += OFTEN
     assert meter.news() is not None
+
+
+def test_long_steps_are_told(now: list[float]) -> None:
+    meter = Meter()
+    for seconds, told in ((LONG / 2, None), (2 * LONG, 2 * LONG), (LONG / 2, None)):
+        with meter:
+            now[0] += seconds
+        now[0] += 100
+        assert meter.lap() == told

@@ -293,6 +293,20 @@ def test_recordings_are_bounded(tmp_path: Path, replays: list[Tape]) -> None:
     training.cockpit.close()
 
 
+def test_kinds_that_never_come_again_are_forgotten(
+    tmp_path: Path, replays: list[Tape], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tapes_module, "SEEN", 4)
+    monkeypatch.setattr(Training, "objective", staticmethod(lambda losses, step: losses.sum() / (50 + step)))
+    training = Training(tmp_path, quantities=["norm_test", "loss"], entry="watched")
+    assert training.cockpit is not None
+    for _ in range(12):
+        training.step()
+        assert len(training.cockpit._engine.passes.watch.tapes._counts) <= 4
+    training.cockpit.close()
+    assert not replays
+
+
 def test_a_step_is_recorded_only_when_it_has_come_before(tmp_path: Path, replays: list[Tape]) -> None:
     training = Training(tmp_path, quantities=["norm_test", "loss"])
     counts = []

@@ -267,3 +267,12 @@ def test_the_share_of_time_is_stored(tmp_path: Path) -> None:
             opt.zero_grad()
     overhead = Run(tmp_path / "run").meta["overhead"]
     assert 0 < overhead < 1e4
+
+
+def test_a_step_at_which_watching_took_long_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are compiled at the first steps, and nobody should wonder why training stands still."""
+    monkeypatch.setattr("cockpit.engine.meter.LONG", 0.0)
+    with Cockpit(model := net(), opt := sgd(model), quantities=["norm_test"], run=tmp_path) as cockpit:
+        plain(cockpit, model, opt, 0)
+        opt.step()
+    assert (0, "slow_step") in events(tmp_path)

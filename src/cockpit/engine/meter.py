@@ -7,6 +7,9 @@ import time
 OFTEN = 2.0
 """Seconds between two times that a share is news."""
 
+LONG = 2.0
+"""Seconds of our own at one step that the user should be told of."""
+
 
 class Meter:
     """Adds up the time of the blocks entered; a block within another counts once.
@@ -17,7 +20,7 @@ class Meter:
     def __init__(self) -> None:
         self.spent = 0.0
         self._depth = 0
-        self._entered = self._first = self._told = 0.0
+        self._entered = self._first = self._told = self._lapped = 0.0
 
     def __enter__(self) -> None:
         if not self._depth:
@@ -43,3 +46,8 @@ class Meter:
             return None
         self._told = now
         return self.share
+
+    def lap(self) -> float | None:
+        """Return the time spent since the last call, if that is long."""
+        spent, self._lapped = self.spent - self._lapped, self.spent
+        return spent if spent >= LONG else None

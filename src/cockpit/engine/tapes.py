@@ -27,6 +27,8 @@ from cockpit.engine.transfer import Transfer
 
 MOST = 8
 """How many kinds of step are recorded (the last batch of an epoch, several schedules); further ones are not."""
+SEEN = 64
+"""How many kinds are counted; where there are more (lengths of texts, weights that change), all are counted anew."""
 REPEATS = 2
 """How often a step must have come before it is recorded."""
 SMALL = 64 * 2**20
@@ -69,6 +71,8 @@ class Tapes:
         """Begin to record a step, if it has come often enough; ``memory`` is how much may be kept from a pass."""
         if self.failure is not None or key in self._tapes or not asked.possible:
             return None
+        if key not in self._counts and len(self._counts) >= SEEN:
+            self._counts.clear()
         self._counts[key] = self._counts.get(key, 0) + 1
         if self._counts[key] <= REPEATS or len(self._tapes) >= MOST:
             return None

@@ -289,6 +289,9 @@ class Cockpit:
         """The last optimiser has stepped: the step is over."""
         with self._meter:
             self._close_step()
+        if (seconds := self._meter.lap()) is not None:
+            text = f"watching took {seconds:.1f} s at this step; at the first steps of a kind kernels are compiled"
+            self._recorder.event(self.step - 1, "slow_step", text)
         overhead = self._meter.news()
         if overhead is not None:
             self._recorder.note({"overhead": overhead})
