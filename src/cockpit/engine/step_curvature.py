@@ -43,6 +43,7 @@ class Curvatures:
         self._variances: list[dict[Need, float]] = []
         self._learnt: weakref.WeakKeyDictionary[Plan, Learnt] = weakref.WeakKeyDictionary()
         self._kinds = Kinds()
+        self._asked: Iterable[Need] = ()
         self._needs: list[Need] = []
         self._graphs: list[Tensor] = []
         self._attention = ExitStack()
@@ -52,7 +53,9 @@ class Curvatures:
 
     def begin(self, needs: Iterable[Need]) -> None:
         """Prepare for a step's needs."""
-        self._needs = sorted((n for n in needs if isinstance(n, TopEigenvalue | Diagonal)), key=repr)
+        if needs is not self._asked:
+            self._asked = needs
+            self._needs = sorted((n for n in needs if isinstance(n, TopEigenvalue | Diagonal)), key=repr)
         self.eigenvalues, self.methods, self._variances, self._graphs = {}, {}, [], []
         self._attention.close()
         if self._needs:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -67,28 +67,28 @@ class Asked:
             isinstance(s, Quantiles) for s in self.statistics
         )  # which pick elements by their values
 
-    @property
+    @cached_property
     def eager(self) -> list[Statistic]:
         """What is left to the ordinary way: curvature, and what is derived from it."""
         return [s for s in self.statistics if is_curved(s)]
 
-    @property
+    @cached_property
     def recorded(self) -> list[Statistic]:
         """What comes from the recording."""
         return [s for s in self.statistics if not is_curved(s)]
 
-    @property
+    @cached_property
     def individual(self) -> list[Statistic]:
         """What is reduced from individual gradients as they come."""
         other = (UPDATE, Total()) if self.own else (UPDATE,)  # the sum is known from ``.grad``
         return [s for s in self.recorded if s.individual and not isinstance(s, Folded) and s not in other]
 
-    @property
+    @cached_property
     def late(self) -> list[Statistic]:
         """What waits until the optimiser has moved."""
         return [UPDATE] if UPDATE in self.statistics and not self.plain else []
 
-    @property
+    @cached_property
     def sums(self) -> bool:
         """Whether sums of gradients, as large as the parameters, are to be taken from ``.grad``."""
         if not self.own:
@@ -96,12 +96,12 @@ class Asked:
         derived = [s for s in self.statistics if isinstance(s, Derived) and not isinstance(s, MeanNorm2)]
         return any(Total() in s.sources for s in derived)
 
-    @property
+    @cached_property
     def moves(self) -> bool:
         """Whether the step taken is wanted in some form."""
         return bool({UPDATE, UPDATES} & set(self.statistics))
 
-    @property
+    @cached_property
     def remembers(self) -> bool:
         """Whether the step before, or the parameters before the step, have to be kept."""
         return self.moves or LAST in self.statistics

@@ -51,7 +51,6 @@ class Tapes:
     def begin(
         self,
         key: Any,
-        asked: Asked,
         last_update: Vectors,
         loose: Callable[[Tape], Batch],
     ) -> Replay | None:
@@ -62,8 +61,8 @@ class Tapes:
         if not tape.in_place:
             self.forget()  # the model was moved
             return None
-        self._keep_last(asked, last_update)
-        return Replay(tape, Loose(loose(tape), asked) if tape.loose else None)
+        self._keep_last(tape.asked, last_update)
+        return Replay(tape, Loose(loose(tape), tape.asked) if tape.loose else None)
 
     def begin_recording(
         self, key: Any, asked: Asked, uses: Sequence[Use], numbers: Mapping[int, int], memory: int

@@ -74,16 +74,17 @@ class Watch:
         """Prepare for a pass; ``alone``: neither another micro-batch nor another process is expected."""
         if alone and self._simple(step, asked):
             weight = (self._share if step.losses and not step.own and self._share else 1) / examples
-            of_step = Asked(asked.statistics, step.parameters, plan, examples, step.own, weight, step.plain)
-            self._asked, last, uses = of_step, self.motion.recalled(), self.capture.uses()
+            last, uses = self.motion.recalled(), self.capture.uses()
             shapes = tuple((use.name, *(x.shape for x in use.inputs)) for use in uses)
             self._kind = (id(plan), asked.needs, shapes, bool(step.losses), step.own, weight, step.plain)
-            step.replay = self.tapes.begin(self._kind, of_step, last, partial(self._loose, step, losses))
+            step.replay = self.tapes.begin(self._kind, last, partial(self._loose, step, losses))
             if step.replay is not None:
+                self._asked = step.replay.tape.asked
                 step.last_factors = {name: factor for name, (_, factor) in last.items()}
                 step.table.begin(examples, plan.used(step.parameters), {})
                 return
-            numbers = {id(use): k for use, k in self.capture.numbered()}
+            of_step = Asked(asked.statistics, step.parameters, plan, examples, step.own, weight, step.plain)
+            numbers, self._asked = {id(use): k for use, k in self.capture.numbered()}, of_step
             step.recording = self.tapes.begin_recording(self._kind, of_step, uses, numbers, self.memory)
         self._reduce(step, asked, plan, losses, examples, alone)
 
