@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -53,12 +54,18 @@ class ExampleGradients:
 
     def factors_of_one_use(self) -> tuple[Tensor, Tensor] | None:
         """Return (a [N, I], b [N, O]) where every gradient is one outer product, else None."""
+        found = self._one_use
+        return None if found is None else (wide(found[0]), wide(found[1]))
+
+    @cached_property
+    def _one_use(self) -> tuple[Tensor, Tensor] | None:
+        # Views only: in single precision they would be copies, kept as long as the gradients are.
         if len(self.parts) != 1 or not isinstance(part := self.parts[0], Outer):
             return None
         groups, uses, _, _ = part.sizes()
-        return (wide(part.a[:, 0, 0]), wide(part.b[:, 0, 0])) if groups == uses == 1 else None
+        return (part.a[:, 0, 0], part.b[:, 0, 0]) if groups == uses == 1 else None
 
-    @property
+    @cached_property
     def norm2_walks(self) -> bool:
         """Whether norms are had from the written-out gradients only."""
         others = tuple(part for part in self.parts if not isinstance(part, Rows))
@@ -67,7 +74,7 @@ class ExampleGradients:
         sizes = _sizes(others)
         return sizes is None or not _few_uses(sizes) or (len(others) < len(self.parts) and sizes[0] > 1)
 
-    @property
+    @cached_property
     def square_sum_walks(self) -> bool:
         """Whether sums of squares are had from the written-out gradients only."""
         if all(isinstance(part, Rows) for part in self.parts):
