@@ -149,9 +149,9 @@ def test_equal_requests_are_one() -> None:
 
 
 def vectors(dtype: torch.dtype) -> list[Tensor]:
-    """Shorter and longer than a row, with and without a rest, one number, none."""
+    """Shorter and longer than a row, with and without a rest, one number, none; rows of its own that do, or not."""
     row = derived.ROW
-    sizes = [(3, 5), (row,), (2, row), (3 * row + 17,), (), (0,), (1,)]
+    sizes = [(3, 5), (row,), (2, row), (3 * row + 17,), (), (0,), (1,), (20, 30, 10), (300, 40), (2, 3 * row)]
     return [normal(*size, seed=k).to(dtype) for k, size in enumerate(sizes)]
 
 
@@ -213,15 +213,24 @@ def test_groups_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyPatch) -> N
     assert derived._groups([4, 6, 1, 30, 2, 8]) == [(0, 2), (2, 3), (3, 4), (4, 6)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("piece", [16, derived.ROW, 2 * derived.ROW + 5])
 def test_distances_on_a_cpu_are_taken_piece_by_piece(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    piece: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(derived, "PIECE", 16)
-    x, y = normal(5, 11).to(dtype), normal(5, 11, seed=1).to(dtype)
-    (found,) = squared_lengths([x], [y])
-    torch.testing.assert_close(found, (x - y).double().square().sum(), rtol=1e-6, atol=0)
-    assert found.dtype == torch.float64
+    monkeypatch.setattr(derived, "PIECE", piece)
+    for size in ((5, 11), (11, 1000)):
+        x, y = normal(*size).to(dtype), normal(*size, seed=1).to(dtype)
+        (found,) = squared_lengths([x], [y])
+        torch.testing.assert_close(found, (x - y).double().square().sum(), rtol=1e-6, atol=0)
+        assert found.dtype == torch.float64
+
+
+def test_distances_beyond_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derived, "PIECE", derived.ROW)
+    x = torch.full((3 * derived.ROW,), 1e25)
+    (found,) = squared_lengths([x], [torch.zeros_like(x)])
+    assert float(found) == pytest.approx(len(x) * float(x[0].double()) ** 2, rel=1e-5)
 
 
 def test_no_vectors() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -45,6 +46,15 @@ def test_few_products_are_exact() -> None:
     assert [observed.methods[n] for n in (GGN, HESSIAN)] == ["ggn", "hessian=ggn"]
     exact = observed.table.by_parameter(Diagonal("diag_ggn_exact"))
     torch.testing.assert_close(observed.table.by_parameter(HESSIAN), exact)
+
+
+@pytest.mark.parametrize(("frozen", "method"), [(0, "ggn"), (2, "ggn_mc")])
+def test_frozen_layers_count_where_columns_pass_them(frozen: int, method: str) -> None:
+    """One before the first trained layer costs nothing, one after it as much as any."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 5))
+    net[frozen].requires_grad_(False)
+    assert step(Engine(net), torch.randn(8, 6), GGN).methods[GGN] == method
 
 
 def test_many_products_are_sampled_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +110,31 @@ def test_in_steady_state_no_hessian_is_built(monkeypatch: pytest.MonkeyPatch) ->
         step(engine, x, HESSIAN)
         counts.append(len(built))
     assert counts == [1, 2, 3, 3, 4, 4, 4, 4]
+
+
+@pytest.mark.parametrize(("activation", "kept"), [(nn.ReLU, 0), (nn.Tanh, 1)])
+def test_a_hessian_is_kept_for_others_only_where_the_diagonal_is_made_of_its_products(
+    activation: type[nn.Module], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living: weakref.WeakSet[Any] = weakref.WeakSet()
+    counts = []
+    original, measured = diagonals.HessianProduct, diagonals.Diagonals.measured
+
+    def built(*args: Any) -> Any:
+        living.add(product := original(*args))
+        return product
+
+    def counted(self: Any, *args: Any) -> Any:
+        result = measured(self, *args)
+        counts.append(len(living))
+        return result
+
+    monkeypatch.setattr(diagonals, "HessianProduct", built)
+    monkeypatch.setattr(diagonals.Diagonals, "measured", counted)
+    engine, x = Engine(wide_net(activation)), torch.randn(8, 2, 8)
+    for _ in range(3):
+        step(engine, x, HESSIAN)
+    assert counts == [0, kept, kept]
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])

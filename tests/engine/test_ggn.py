@@ -30,7 +30,7 @@ def test_products_equal_the_dense_matrix(name):
     model, x, y, loss = case
     with sdpa_kernel(SDPBackend.MATH):
         output = model(x)
-        product = GGNProduct(loss(output, y), (output,), dict(model.named_parameters()))
+        product = GGNProduct(LossGraph(loss(output, y), (output,)), dict(model.named_parameters()))
     g = torch.Generator().manual_seed(0)
     vectors = torch.randn(4, product.flat.size, dtype=F64, generator=g)
     found = torch.stack([product(v) for v in vectors])
@@ -164,7 +164,7 @@ def test_leaves_graph_and_gradients_as_they_were():
     output = model(x)
     losses = loss(output, y)
     expected = torch.autograd.grad(losses.mean(), list(model.parameters()), retain_graph=True)
-    product = GGNProduct(losses, (output,), dict(model.named_parameters()))
+    product = GGNProduct(LossGraph(losses, (output,)), dict(model.named_parameters()))
     product(torch.ones(product.flat.size, dtype=F64))
     ggn_diagonal(root(losses, output), square_sums(model, len(x)))
     assert all(p.grad is None for p in model.parameters())
@@ -178,7 +178,8 @@ def test_unused_parameters_have_zero_curvature():
     model, x, y, loss = problem("ce")
     output = model(x)
     unused = torch.ones(2, dtype=F64, requires_grad=True)
-    product = GGNProduct(loss(output, y), (output,), {"unused": unused, **dict(model.named_parameters())})
+    graph = LossGraph(loss(output, y), (output,))
+    product = GGNProduct(graph, {"unused": unused, **dict(model.named_parameters())})
     assert product(torch.ones(product.flat.size, dtype=F64))[:2].tolist() == [0, 0]
-    nothing = GGNProduct(loss(output, y), (output,), {"unused": unused})
+    nothing = GGNProduct(graph, {"unused": unused})
     assert nothing(torch.ones(2, dtype=F64)).tolist() == [0, 0]

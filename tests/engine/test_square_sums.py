@@ -82,13 +82,23 @@ CASES = {
 }
 
 
+def frozen(layer: nn.Module, but: str = "") -> nn.Module:
+    for name, p in layer.named_parameters():
+        p.requires_grad_(name == but)
+    return layer
+
+
+def trained(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
 def watched(model: nn.Module, x: Tensor) -> tuple[LossGraph, Tensor, Plan, Capture]:
     capture = Capture(model)
     capture.keep_outputs = True
     capture.arm()
     output = model(x)
     losses = output.flatten(1).square().sum(1)
-    plan = Examination(capture, losses, dict(model.named_parameters())).plan(batchnorm=False)
+    plan = Examination(capture, losses, trained(model)).plan(batchnorm=False)
     return LossGraph(losses, (output,)), losses, plan, capture
 
 
@@ -139,8 +149,8 @@ def test_a_table_that_is_also_a_weight(count: int, block: int, monkeypatch: pyte
 
 def test_work_is_counted_once_for_calls_of_the_same_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
-    original = LayerSums._work
-    monkeypatch.setattr(LayerSums, "_work", lambda self, *a: counted.append(a) or original(self, *a))
+    original = module.steps
+    monkeypatch.setattr(module, "steps", lambda *a: counted.append(a) or original(*a))
     passes, model = Passes(), nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)).double()
     found = []
     for examples in (4, 4, 7):
@@ -154,13 +164,23 @@ def test_work_is_counted_once_for_calls_of_the_same_shapes(monkeypatch: pytest.M
 
 def test_columns_that_do_not_fit_go_back_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr(module, "PASS", 2 * 4 * (5 + 3))  # two columns of four examples
     seen = []
     original = module._grad
     monkeypatch.setattr(module, "_grad", lambda *a, **k: seen.append(k) or original(*a, **k))
     build, shape = CASES["linear"]
-    compare(build().double(), torch.randn(*shape, dtype=F64))
-    assert seen == [{"batched": True}, {}]
+    for launching, size in ((False, "SMALL_PASS"), (True, "PASS")):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, size, 2 * 4 * (5 + 3))  # two columns of four examples
+            compare(build().double(), torch.randn(*shape, dtype=F64), launching=launching)
+        assert seen == [{"batched": True}, {}]
+        seen.clear()
+
+
+def test_the_outputs_of_the_model_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns need not go back to where they come from."""
+    torch.manual_seed(0)
+    monkeypatch.delattr(module, "_grad")
+    compare(nn.Linear(6, 3).double(), torch.randn(4, 6, dtype=F64))
 
 
 def test_what_cannot_be_batched_goes_back_column_by_column() -> None:
@@ -202,10 +222,14 @@ def test_the_work_is_counted_in_training_steps() -> None:
         (lambda: nn.Linear(6, 3), (4, 6), 1 / 2),
         (lambda: nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)), (4, 6), (1 + 9 + 1) / (2 + 3)),
         (lambda: images(nn.Conv1d(2, 2, 1)), (4, 2, 5), 9 / 2),
+        (lambda: nn.Sequential(frozen(nn.Linear(6, 6)), nn.Linear(6, 6)), (4, 6), 1 / 2),
+        (lambda: nn.Sequential(nn.Linear(6, 6), frozen(nn.Linear(6, 6))), (4, 6), (1 + 9) / (2 + 2)),
+        (lambda: nn.Sequential(frozen(nn.Linear(6, 6), "bias"), frozen(nn.Linear(6, 6))), (4, 6), 55 / 12),
+        (lambda: nn.Sequential(nn.LayerNorm(6), nn.Tanh()), (4, 6), 9),
     ):
         model = build().double()
         graph, losses, plan, capture = watched(model, torch.ones(*shape, dtype=F64))
-        sums = LayerSums(capture, plan, dict(model.named_parameters()), len(losses))
+        sums = LayerSums(capture, plan, trained(model), len(losses))
         assert sums.steps(graph, 9) == pytest.approx(expected)
 
 

@@ -178,10 +178,13 @@ def test_a_symmetric_hessian_is_checked_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_gradient_graph_serves_all_who_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The diagonal, the eigenvalue and those of the blocks are of one Hessian, once a step is known to be one batch."""
+    """The diagonal, the eigenvalue and those of the blocks are of one Hessian, once all is known.
+
+    (That a step is one batch, and that the diagonal is not the GGN's.)
+    """
     p = problem("mlp_tanh")
     engine = Engine(p.build())
-    step(engine, p, [TOP], [5])
+    step(engine, p, [TOP, Diagonal("diag_h")], [5])
     made = []
     original = HessianProduct.__init__
     monkeypatch.setattr(HessianProduct, "__init__", lambda *a: made.append(1) or original(*a))

@@ -7,8 +7,9 @@ micro-batches and ranks. A `Length` does so with a vector of the step: gradient,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from cockpit.engine.curvature import wide_dtype
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Known
+from cockpit.engine.parts import wide
 from cockpit.engine.statistics import Join, SquareSum, Statistic, Total
 from cockpit.engine.sums import ROW, signed_sums, wide_sum
 from cockpit.engine.takeuchi import takeuchi, takeuchi_of_all
@@ -198,7 +200,9 @@ def _squared_distance(x: Tensor, y: Tensor) -> Tensor:
     if x.numel() <= PIECE:
         return _squares([x - y])[0]
     pieces = zip(x.reshape(-1).split(PIECE), y.reshape(-1).split(PIECE), strict=True)
-    return torch.stack([_squares([a - b])[0] for a, b in pieces]).sum()
+    room = torch.empty(PIECE, dtype=torch.promote_types(x.dtype, y.dtype))  # one for all: new memory is slow
+    rows = torch.cat([_row_lengths(wide(torch.sub(a, b, out=room[: len(a)]))) for a, b in pieces])
+    return _squared(rows, lambda: torch.linalg.vector_norm(x - y, dtype=torch.float64))
 
 
 def _squares(vectors: list[Tensor]) -> list[Tensor]:
@@ -206,20 +210,34 @@ def _squares(vectors: list[Tensor]) -> list[Tensor]:
     if vectors[0].device.type != "cpu" or any(v.dtype == torch.float64 for v in vectors):
         norms = torch._foreach_norm(vectors, 2, dtype=dtype)
         return list(torch._foreach_mul(norms, norms))
-    found = []
-    for vector in vectors:
-        if vector.numel() <= ROW:
-            found.append(torch.linalg.vector_norm(vector, dtype=dtype).square())
-            continue
-        flat = vector.reshape(-1).float()
-        cut = flat.numel() // ROW * ROW
-        rows = torch.linalg.vector_norm(flat[:cut].view(-1, ROW), dim=1).to(dtype)
-        rest = torch.linalg.vector_norm(flat[cut:], dtype=dtype)
-        total = rows.dot(rows) + rest * rest
-        if not 1e-30 < float(total) < 1e30:  # squares beyond single precision, or nothing
-            total = torch.linalg.vector_norm(flat, dtype=dtype).square()
-        found.append(total)
-    return found
+    return [
+        torch.linalg.vector_norm(vector, dtype=dtype).square()
+        if vector.numel() <= ROW
+        else _squared(
+            _row_lengths(wide(vector)), partial(torch.linalg.vector_norm, vector, dtype=torch.float64)
+        )
+        for vector in vectors
+    ]
+
+
+def _squared(rows: Tensor, length: Callable[[], Tensor]) -> Tensor:
+    """Return the square of the length that rows make up; by the slow way if it is beyond single precision."""
+    rows = rows.double()
+    total = rows.dot(rows)
+    return total if 1e-30 < float(total) < 1e30 else length().square()
+
+
+def _row_lengths(x: Tensor) -> Tensor:
+    """Return the lengths of rows that a tensor is cut into, its own where they are neither very long nor short."""
+    width = x.numel() // len(x)
+    if not ROW // 64 <= width <= ROW:
+        width = ROW
+    flat = x.reshape(-1)
+    cut = len(flat) // width * width
+    rows: Tensor = torch.linalg.vector_norm(flat[:cut].view(-1, width), dim=1)
+    if cut == len(flat):
+        return rows
+    return torch.cat([rows, torch.linalg.vector_norm(flat[cut:], dim=0, keepdim=True)])
 
 
 def _groups(sizes: Sequence[int]) -> list[tuple[int, int]]:

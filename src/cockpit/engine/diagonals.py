@@ -101,6 +101,9 @@ class Diagonals:
     @cached_property
     def hessian(self) -> HessianProduct:
         """Products with the Hessian of the mean loss; whoever asks for one gets the same."""
+        return self._new_hessian()
+
+    def _new_hessian(self) -> HessianProduct:
         product = HessianProduct([(self.losses, 1.0)], self.parameters)
         self._check(product)
         return product
@@ -113,10 +116,12 @@ class Diagonals:
 
     def affordable(self, generator: torch.Generator) -> DiagonalResult:
         """Return the diagonal of the GGN, exact where that is cheap."""
-        if self._exact is not None:
-            return self._exact
-        exact = self._sums.steps(self.root.graph, self.root.count) <= EXACT
-        return self.exact() if exact else self._sampled(generator)
+        return self.exact() if self._exact is not None or self._cheap else self._sampled(generator)
+
+    @cached_property
+    def _cheap(self) -> bool:
+        """Whether the exact diagonal of the GGN is worth its price."""
+        return self._sums.steps(self.root.graph, self.root.count) <= EXACT
 
     def _sampled(self, generator: torch.Generator) -> DiagonalResult:
         """Return the diagonal of the GGN from one draw, the same for all who ask."""
@@ -127,14 +132,18 @@ class Diagonals:
     def _hessian(
         self, generator: torch.Generator, ggn: Callable[[], DiagonalResult], probes: int
     ) -> DiagonalResult:
+        known = self._learnt.agreement
+        # Its graph is kept for others only if the diagonal itself takes products: a mere comparison is not to cost
+        # its memory for the rest of the step.
+        kept = known is not None and bool(known.differ)
         result, self._learnt.agreement = hessian_diagonal(
             self.losses,
             self.parameters,
             generator,
             self._outputs,
             ggn,
-            self._learnt.agreement,
-            lambda: self.hessian,
+            known,
+            (lambda: self.hessian) if kept else self._new_hessian,
             probes=probes,
         )
         return result

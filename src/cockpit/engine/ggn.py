@@ -28,14 +28,13 @@ class GGNProduct:
     r"""$v \mapsto Gv$ on the live graph: by J (deriving $J^\top u$ by u), $\Lambda$ and $J^\top$ in turn.
 
     Args:
-        losses: one loss per example, [N], with a live graph.
-        outputs: the tensors that the model returned, on that graph.
+        losses: those of the batch, with a live graph.
         parameters: leaves by name; those that the outputs do not use have zero curvature.
     """
 
-    def __init__(self, losses: Tensor, outputs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> None:
+    def __init__(self, losses: LossGraph, parameters: Mapping[str, Tensor]) -> None:
         self.flat = FlatParameters(parameters)
-        self.losses = LossGraph(losses, outputs, parameters)
+        self.losses = losses
         self._dummies = [torch.zeros_like(x, requires_grad=True) for x in self.losses.outputs]
         noticed = dropped_graphs_noticed(self.losses.outputs)
         with differentiating(self.flat.device), noticed, torch.enable_grad():
@@ -70,7 +69,7 @@ class GGNProduct:
                 torch.zeros_like(d) if x is None else x for x, d in zip(pushed, self._dummies, strict=True)
             ]
             pulled = self._pull(self.losses.product(moved), create_graph=False)
-        return self.flat.join(pulled) / self.losses.examples
+        return self.flat.join(pulled).div_(self.losses.examples)
 
 
 def ggn_diagonal(

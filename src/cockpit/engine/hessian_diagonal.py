@@ -21,6 +21,7 @@ from torch import Tensor
 from cockpit.engine.curvature import DiagonalResult, HessianProduct, wide_dtype
 from cockpit.engine.ggn import GGNProduct, standard_errors
 from cockpit.engine.graph import names_behind
+from cockpit.engine.loss_graph import LossGraph
 from cockpit.errors import Gap
 
 ROWS = 32
@@ -94,7 +95,8 @@ def hessian_diagonal(
         try:
             if agreement.due(list(parameters)):
                 _insist_finite(losses)
-                agreement = compare(made(), GGNProduct(losses, outputs, parameters), agreement, generator)
+                graph = LossGraph(losses, outputs, parameters)
+                agreement = compare(made, graph, parameters, agreement, generator)
             else:
                 agreement = replace(agreement, turn=agreement.turn + 1)
             if not agreement.differ:
@@ -117,34 +119,44 @@ def _insist_finite(losses: Tensor) -> None:
 
 
 def compare(
-    hessian: HessianProduct, ggn: GGNProduct, agreement: Agreement, generator: torch.Generator
+    product: Callable[[], HessianProduct],
+    graph: LossGraph,
+    parameters: Mapping[str, Tensor],
+    agreement: Agreement,
+    generator: torch.Generator,
 ) -> Agreement:
-    """Compare diagonal blocks of both matrices by their action on random vectors of unit length."""
-    flat = hessian.flat
-    epsilon = max(ggn.losses.epsilon, *(float(torch.finfo(x.dtype).eps) for x in flat.tensors))
+    """Compare diagonal blocks of both matrices by their action on random vectors of unit length.
+
+    The blocks are multiplied with one after the other, each by graphs of its own: it is done rarely, and what counts
+    is that a training with little memory to spare survives it.
+    """
+    scale, units = _scale(product(), generator)  # what rounding errors are measured by
+    epsilon = max(graph.epsilon, *(float(torch.finfo(parameters[name].dtype).eps) for name in units))
     tolerance = min(3 * epsilon**0.5, 1e-2)
-    signs = _signs(flat.size, flat.dtype, flat.device, generator)
-    units = torch.cat([part / max(len(part), 1) ** 0.5 for part in signs.split(flat.sizes)])
-    scale = float(hessian(units).norm())  # what rounding errors are measured by
-    if not math.isfinite(scale):
-        raise Gap("nonfinite: a product with the curvature matrix holds inf or nan")
     confirmed = set(agreement.confirmed)
-    due = set(agreement.due(flat.names))
-    start = 0
-    for name, size in zip(flat.names, flat.sizes, strict=True):
-        span = slice(start, start + size)
-        start += size
-        if name not in due:
-            continue
-        vector = torch.zeros_like(units)
-        vector[span] = units[span]
-        ours, theirs = hessian(vector)[span], ggn(vector)[span]
+    for name in agreement.due([name for name, unit in units.items() if len(unit)]):
+        block = {name: parameters[name]}
+        ours = HessianProduct([(graph.losses, 1.0)], block)(units[name])
+        theirs = GGNProduct(graph, block)(units[name])
         length = float(torch.maximum(ours.norm(), theirs.norm()))
         if not float((ours - theirs).norm()) <= tolerance * length + min(100 * epsilon, 1e-2) * scale:
             return replace(agreement, differ=f"not_piecewise_linear: in {name}", turn=agreement.turn + 1)
         if length > 1000 * epsilon * scale:
             confirmed.add(name)
     return replace(agreement, confirmed=frozenset(confirmed), turn=agreement.turn + 1)
+
+
+def _scale(hessian: HessianProduct, generator: torch.Generator) -> tuple[float, dict[str, Tensor]]:
+    """Return random signs of unit length for every parameter, and how long the Hessian makes them together."""
+    flat = hessian.flat
+    signs = _signs(flat.size, flat.dtype, flat.device, generator)
+    units = dict(zip(flat.names, signs.split(flat.sizes), strict=True))
+    for unit in units.values():
+        unit.div_(max(len(unit), 1) ** 0.5)
+    scale = float(hessian(signs).norm())
+    if not math.isfinite(scale):
+        raise Gap("nonfinite: a product with the curvature matrix holds inf or nan")
+    return scale, units
 
 
 def dense_diagonal(product: HessianProduct) -> DiagonalResult:
@@ -171,5 +183,5 @@ def hutchinson_diagonal(product: HessianProduct, generator: torch.Generator, pro
 
 
 def _signs(size: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Tensor:
-    bits = torch.randint(0, 2, (size,), device=generator.device, generator=generator)
-    return (2 * bits - 1).to(device=device, dtype=dtype)
+    bits = torch.randint(0, 2, (size,), dtype=torch.int8, device=generator.device, generator=generator)
+    return bits.to(device=device, dtype=dtype).mul_(2).sub_(1)

@@ -78,7 +78,7 @@ class LossGraph:
         losses = self.losses
         noticed = nullcontext() if self._examined else dropped_graphs_noticed([losses], self.outputs)
         with differentiating(self.device), noticed, torch.enable_grad():
-            found = torch.autograd.grad(losses.sum(), self.outputs, retain_graph=True, create_graph=True)
+            found = torch.autograd.grad(losses, self.outputs, torch.ones_like(losses), create_graph=True)
         if not any(g.requires_grad for g in found):
             raise Gap(
                 "no_outputs: the losses are linear in what the model returned, which leaves no curvature; "

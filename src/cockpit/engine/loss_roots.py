@@ -126,12 +126,12 @@ class SeparateRoot(Root):
     def draw(self, generator: torch.Generator) -> Iterator[Signed]:
         """Yield weighted normal numbers."""
         for sign, part in self._parts():
-            if sign > 0 or used(part):
-                yield sign, self.graph.stacked((part * normal(part, generator))[None])
+            yield sign, self.graph.stacked((part * normal(part, generator))[None])
 
     def _parts(self) -> list[tuple[float, Tensor]]:
-        signs = (1.0,) if self.convex else (1.0, -1.0)
-        return [(sign, (sign * self.entries).clamp_min(0).sqrt()) for sign in signs]
+        if self.convex or not bool((self.entries < 0).any()):
+            return [(1.0, self.entries.clamp_min(0).sqrt())]
+        return [(sign, (sign * self.entries).clamp_min(0).sqrt()) for sign in (1.0, -1.0)]
 
 
 @dataclass(frozen=True, eq=False)

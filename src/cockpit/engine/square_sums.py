@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
 from cockpit.engine.capture import Capture, Use, calls_at
 from cockpit.engine.column_sums import Columns, column_sum, square_together
+from cockpit.engine.column_work import steps
 from cockpit.engine.coverage import Plan, Way
 from cockpit.engine.fallback import rows
-from cockpit.engine.graph import nodes_behind
+from cockpit.engine.graph import edge, nodes_behind
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.parts import wide
@@ -29,6 +30,8 @@ SHAPES = 64
 """For so many shapes of a model's calls it is remembered how much work they are."""
 PASS = 2**26
 """How many output gradients are held at once (256 MiB in float32); as many columns go back together."""
+SMALL_PASS = 2**22
+"""How many on a CPU, whose cache is to hold them (16 MiB)."""
 
 
 Place = tuple[int, int]
@@ -83,9 +86,9 @@ class LayerSums:
         uses, places, edges = self._edges(graph)
         total: dict[str, Tensor] = {}
         numbers = sum(shape.numel() for use in uses for shape in use.shapes)
-        size = max(1, PASS // max(1, numbers))
+        size = max(1, (PASS if self._launching else SMALL_PASS) // max(1, numbers))
         for block in zip(*(v.split(size) for v in vectors), strict=True):
-            pulled = self._pull(graph, edges, block) if edges else ()
+            pulled = self._pulled(graph, edges, block)
             grads = dict(zip(places, pulled, strict=True))  # an output that nobody used has no gradient
             found = [(use, tuple(grads.get((id(use), k)) for k in range(len(use.shapes)))) for use in uses]
             for name, value in [*self._by_layers(found), *self._by_graph(graph, block)]:
@@ -96,29 +99,16 @@ class LayerSums:
         return total
 
     def steps(self, graph: LossGraph, columns: int) -> float:
-        """Return the work of so many columns by multiply-adds, in units of a training step.
-
-        A layer used T times an example multiplies once on the way forward and twice going back (once, if it
-        is the first); each column takes one product on its way (none at the first layer), and for its
-        squares another one, which is shared by all columns where T = 1.
-        """
-        uses = self._edges(graph)[0]
+        """Return the work of so many columns in units of a training step."""
+        uses, _, edges = self._edges(graph)
         key = columns, self.examples, *(shape for use in uses for shape in use.shapes)
         if key not in self.passes.work:
             if len(self.passes.work) >= SHAPES:
                 self.passes.work.clear()
-            self.passes.work[key] = self._work(uses, columns)
+            nodes = frozenset[Node]().union(*map(nodes_behind, graph.outputs))
+            ends = [e.node for e in edges]
+            self.passes.work[key] = steps(uses, self.examples, nodes, ends, columns)
         return self.passes.work[key]
-
-    def _work(self, uses: list[Use], columns: int) -> float:
-        done = usual = 0.0
-        for number, use in enumerate(uses):
-            weight = max(p.numel() for p in use.module.parameters())
-            outputs = next((p.shape[0] for p in use.module.parameters() if p.ndim > 1), weight)
-            positions = use.shapes[0].numel() / max(1, self.examples * outputs)
-            usual += (2 + min(number, 1)) * positions * weight
-            done += (columns * min(number, 1) + (columns if positions > 1 else 1)) * positions * weight
-        return done / usual if usual else float(columns)
 
     def _edges(self, graph: LossGraph) -> tuple[list[Use], list[Place], list[GradientEdge]]:
         """Find the layers behind the outputs, in forward order, and where in the graph their outputs are."""
@@ -134,10 +124,20 @@ class LayerSums:
             self._found = graph, ordered, list(edges), list(edges.values())
         return self._found[1:]
 
+    def _pulled(
+        self, graph: LossGraph, edges: list[GradientEdge], block: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        """Return the gradients [K, *shape] of all layers' outputs; those of the model's own are given."""
+        given = dict(zip(map(edge, graph.outputs), block, strict=True))
+        places = [(e.node, e.output_nr) for e in edges]
+        far = [e for e, place in zip(edges, places, strict=True) if place not in given]
+        pulled = iter(self._pull(graph, far, block) if far else ())
+        return [given[place] if place in given else next(pulled) for place in places]
+
     def _pull(
         self, graph: LossGraph, edges: list[GradientEdge], block: Sequence[Tensor]
     ) -> Sequence[Tensor | None]:
-        """Return the gradients [K, *shape] of all layers' outputs."""
+        """Return the gradients [K, *shape] at some edges, by autograd."""
         columns = len(block[0])
         if columns > 1 and self.passes.batched:
             try:

@@ -16,16 +16,25 @@ Tensors = list[Tensor] | tuple[Tensor, ...]
 
 ROW = 2**12
 """How many float32 numbers are summed on a CPU before the sum is widened."""
+SHORT = 2**16
+"""Up to so many, rows take longer than they are worth: torch adds in pairs, which loses no digit of so few."""
 
 
 def wide_sum(x: Tensor) -> Tensor:
     """Return the sum of all elements of one tensor."""
     dtype = wide_dtype(x.device)
-    if x.device.type != "cpu" or x.dtype != torch.float32 or x.numel() <= ROW:
+    if x.device.type != "cpu" or x.dtype != torch.float32:
         return x.sum(dtype=dtype)
-    flat = x.reshape(-1)
-    cut = flat.numel() // ROW * ROW
-    return flat[:cut].view(-1, ROW).sum(1).sum(dtype=dtype) + flat[cut:].sum(dtype=dtype)
+    if x.numel() <= SHORT:
+        return x.sum().to(dtype)
+    return row_sums(x.reshape(-1)).sum(dtype=dtype)
+
+
+def row_sums(x: Tensor) -> Tensor:
+    """Return the sums over the rows that a vector on a CPU is cut into; their own sum is to be a wide one."""
+    cut = len(x) // ROW * ROW
+    rows = x[:cut].view(-1, ROW).sum(1)
+    return rows if cut == len(x) else torch.cat([rows, x[cut:].sum(0, keepdim=True)])
 
 
 def signed_sums(tensors: Tensors) -> Tensor:

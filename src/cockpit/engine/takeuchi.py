@@ -1,8 +1,8 @@
 r"""The sums of the Takeuchi criterion's diagonal form: $\sum_j s_j / (h_j + \epsilon)$, and how far to trust it.
 
 Of a parameter three numbers: the sum; what of it rests on curvature $h_j < 10\epsilon$, in absolute values; and how
-many $h_j$ are negative. Masks are for short tensors: on a CPU they take several times as long as arithmetic, and there
-are none for many tensors at once.
+many $h_j$ are negative. Masks are numbers, 0 or 1: on a CPU those of bits take several times as long as arithmetic, and
+for many tensors at once there are none.
 """
 
 from __future__ import annotations
@@ -11,42 +11,45 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.curvature import wide_dtype
-from cockpit.engine.sums import lengths, signed_sums, wide_sum
+from cockpit.engine.sums import SHORT, lengths, row_sums, signed_sums
 
-SHORT = 2**14
-"""Up to so many numbers, what counts on a CPU is how many operations they take."""
-PIECE = 2**18
+PIECE = 2**17
 """How many numbers are looked at together on a CPU, so that what is formed of them stays in its cache."""
 
 
 def takeuchi(squares: Tensor, h: Tensor, epsilon: float) -> Tensor:
     """Return the three numbers of a parameter, [3] float64."""
-    if h.device.type != "cpu" or h.numel() <= SHORT:
-        dtype = wide_dtype(h.device)
-        terms = squares / (h + epsilon)
-        doubtful = terms.masked_fill(h >= 10 * epsilon, 0).abs_()
-        return torch.stack([x.sum(dtype=dtype) for x in (terms, doubtful, h < 0)])
-    pieces = zip(squares.reshape(-1).split(PIECE), h.reshape(-1).split(PIECE), strict=True)
-    room = torch.empty(2, min(PIECE, h.numel()), dtype=torch.promote_types(squares.dtype, h.dtype))
-    found = [_of_piece(s, x, epsilon, *room[:, : len(x)]) for s, x in pieces]
-    return found[0] if len(found) == 1 else torch.stack(found).sum(0)
-
-
-def _of_piece(squares: Tensor, h: Tensor, epsilon: float, terms: Tensor, weak: Tensor) -> Tensor:
-    """Return the numbers of some elements; looks first whether there is any weak curvature among them.
-
-    ``terms`` and ``weak`` are room to work in: memory that is new to the process takes longer to get than to fill.
-    """
+    squares, h, on_cpu = squares.reshape(-1), h.reshape(-1), h.device.type == "cpu"
+    if on_cpu and len(h) > SHORT:
+        return _in_pieces(squares, h, epsilon)
+    room = torch.empty(3, len(h), dtype=torch.promote_types(squares.dtype, h.dtype), device=h.device)
+    terms, doubtful, negative = room
     torch.div(squares, torch.add(h, epsilon, out=terms), out=terms)
-    total = wide_sum(terms)
-    doubtful = negative = torch.zeros_like(total)
-    least = float(h.amin())
-    if not least >= 10 * epsilon:
-        torch.sub(h, 10 * epsilon, out=weak).clamp_max_(0).sign_().mul_(terms)
-        doubtful = wide_sum(weak.abs_())
-    if least < 0:
-        negative = -wide_sum(torch.clamp_max(h, 0, out=weak).sign_())
-    return torch.stack([total, doubtful, negative])
+    torch.lt(h, 10 * epsilon, out=doubtful).mul_(terms).abs_()
+    torch.lt(h, 0, out=negative)
+    return room.sum(1).double() if on_cpu else room.sum(1, dtype=wide_dtype(h.device))
+
+
+def _in_pieces(squares: Tensor, h: Tensor, epsilon: float) -> Tensor:
+    """Return the numbers of a long vector; looks first whether a piece has any weak curvature.
+
+    All pieces are worked on in the same room: memory that is new to the process takes longer to get than to fill.
+    """
+    sums: tuple[list[Tensor], ...] = ([], [], [])
+    size = min(PIECE, len(h))
+    room = torch.empty(2, size, dtype=torch.promote_types(squares.dtype, h.dtype))
+    for s, x in zip(squares.split(size), h.split(size), strict=True):
+        terms, mask = room[:, : len(x)]
+        least = float(x.amin())
+        torch.div(s, torch.add(x, epsilon, out=terms), out=terms)
+        sums[0].append(row_sums(terms))
+        if not least >= 10 * epsilon:
+            torch.lt(x, 10 * epsilon, out=mask).mul_(terms)
+            sums[1].append(row_sums(mask.abs_() if least < 0 else mask))
+        if least < 0:
+            sums[2].append(row_sums(torch.lt(x, 0, out=mask)))
+    nothing = torch.zeros((), dtype=torch.float64)
+    return torch.stack([torch.cat(x).sum(dtype=torch.float64) if x else nothing for x in sums])
 
 
 def takeuchi_of_all(squares: list[Tensor], h: list[Tensor], epsilon: float) -> Tensor:
