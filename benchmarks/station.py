@@ -73,7 +73,10 @@ class Station:
             return made[0].step
 
         try:
-            return {"bytes": peak_bytes(build, self._device)}
+            warm = (
+                8 if environment == "cockpit" else 2
+            )  # by then our steps are replayed, and evaluated together
+            return {"bytes": peak_bytes(build, self._device, warm)}
         finally:
             for one in made:
                 one.close()

@@ -294,3 +294,13 @@ def test_filling_leaves_what_is_there() -> None:
     table.close([Norm2()])
     assert table.by_parameter(Norm2())["a"].tolist() == [1, 2]
     assert list(table.by_parameter(Norm2())) == ["a"]
+
+
+def test_large_statistics_are_let_go() -> None:
+    table = filled()
+    for name, value in PARAMETERS.items():
+        table.add(SquareSum(), name, torch.ones_like(value))
+        table.add(Total(), name, torch.ones_like(value))
+    table.close([Norm2(), SquareSum(), Total()])
+    table.shrink({Total()})
+    assert set(table.entered) == {Norm2(), Total()}

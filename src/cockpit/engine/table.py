@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cockpit.engine.derived import Derived
 from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.needs import Need
 from cockpit.engine.parts import Dense
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.statistics import Join, Statistic, joined
@@ -127,6 +128,10 @@ class Table:
         """Make room for joined statistics to be computed again."""
         for statistic in statistics:
             self._joined.pop(statistic, None)
+
+    def shrink(self, needed: Collection[Need]) -> None:
+        """Let go of statistics as large as the parameters, but for those that are needed."""
+        self._joined = {s: row for s, row in self._joined.items() if s.small or s in needed}
 
     def derive(self, statistic: Derived, examples: int) -> None:
         """Compute a derived statistic from its sources."""

@@ -95,7 +95,9 @@ class Evaluation:
                 self._recorder.read(q, before, memory[q.name], first.coverage, stretch.one(0))
         for q in first.due:
             self._recorder.read_stretch(q, stretch, memory[q.name], first.coverage)
-        self.previous = stretch.one(-1) if any(q.needs_after for q in first.due) else None
+        if waiting := [q for q in first.due if q.needs_after]:
+            self.previous = stretch.one(-1)
+            self.previous.statistics.shrink({need for q in waiting for need in q.needs})
         rates, notes = [p.view.learning_rates for p in steps], [p.observed.notes for p in steps]
         self._recorder.steps(stretch.numbers, rates, notes, first.coverage)
 
