@@ -40,7 +40,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "cpu":
         monkeypatch.setattr(Recorder, "serves", NotedRecorder.serves)
         monkeypatch.setattr(tapes_module, "Recorder", NotedRecorder)
-        read = [(native, "count"), (native, "count_outer"), (derived, "_squares")]
+        read = [(native, "count"), (native, "count_outer"), (native, "places"), (derived, "_squares")]
         for module, name in read:
             monkeypatch.setattr(module, name, noted(getattr(module, name)))
         monkeypatch.setattr(Transfer, "_sent", lambda self, flat: None if flat is None else flat.clone())

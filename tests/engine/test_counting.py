@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cockpit.engine import counting, native
 from cockpit.engine.binning import EXTRA, Grid, edges
-from cockpit.engine.counting import count, count_outer
+from cockpit.engine.counting import count, count_outer, places
 from layer_check import normal
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def awkward(grid: Grid, dtype: torch.dtype) -> Tensor:
     return torch.stack([row, row.flip(0)])
 
 
-def places(grid: Grid, m: int, some_without: bool) -> Tensor | None:
+def some_places(grid: Grid, m: int, some_without: bool) -> Tensor | None:
     if grid.columns == 1 and not some_without:
         return None
     low = -1 if some_without else 0
@@ -62,7 +62,7 @@ def places(grid: Grid, m: int, some_without: bool) -> Tensor | None:
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_values(grid: Grid, dtype: torch.dtype, some_without: bool) -> None:
     values = awkward(grid, dtype)
-    place = places(grid, values.shape[1], some_without)
+    place = some_places(grid, values.shape[1], some_without)
     expected = by_numpy(values, grid, place)
     for fast in (True, False):
         found = count(values, grid, place, fast)
@@ -79,7 +79,7 @@ def test_products(grid: Grid, dtype: torch.dtype, some_without: bool) -> None:
     a[0, 0], a[1, 1], b[2, 2], b[3, 3] = torch.nan, torch.inf, 0.0, 1.0
     a[3] = edges(8, -1, 1, CPU).to(dtype)
     products = (b[:, :, None] * a[:, None, :]).flatten(1)
-    place = places(grid, products.shape[1], some_without)
+    place = some_places(grid, products.shape[1], some_without)
     expected = by_numpy(products, grid, place)
     for fast in (True, False):
         assert count_outer(a, b, grid, place, fast).tolist() == expected, f"fast={fast}"
@@ -97,7 +97,7 @@ def test_products(grid: Grid, dtype: torch.dtype, some_without: bool) -> None:
 def test_any_grid(bins: int, low: float, width: float, columns: int, seed: int, single: bool) -> None:
     grid = Grid(bins, low, low + width, columns)
     a, b = (normal(3, m, seed=seed + m).to(torch.float32 if single else torch.float64) for m in (6, 7))
-    place = places(grid, 42, some_without=seed % 2 == 0)
+    place = some_places(grid, 42, some_without=seed % 2 == 0)
     assert torch.equal(count_outer(a, b, grid, place), count_outer(a, b, grid, place, fast=False))
     values = (b[:, :, None] * a[:, None, :]).flatten(1)
     assert torch.equal(count(values, grid, place), count(values, grid, place, fast=False))
@@ -140,3 +140,17 @@ def test_without_a_compiler_the_counts_are_the_same(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(native, "count_outer", lambda *_: None)
     assert torch.equal(count(x, grid), expected[0])
     assert torch.equal(count_outer(x, x, grid), expected[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_places(grid: Grid, dtype: torch.dtype) -> None:
+    values = awkward(grid, dtype)[0]
+    edge = edges(grid.bins, grid.low, grid.high, CPU).numpy()
+    inside = np.clip(values.double().numpy(), edge[0], edge[-1])
+    expected = np.minimum(np.searchsorted(edge, inside, side="right") - 1, grid.bins - 1)
+    expected[np.isnan(inside)] = -1
+    for fast in (True, False):
+        found = places(values, grid, fast)
+        assert found.dtype == torch.int32
+        assert found.tolist() == expected.tolist(), f"fast={fast}"

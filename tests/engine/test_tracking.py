@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cockpit.data import fashion_mnist
 from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.engine import Engine
-from cockpit.engine.lanczos import LONG, Carried, Eigenpair, top_eigenpair
+from cockpit.engine.lanczos import Carried, Eigenpair, top_eigenpair
 from cockpit.engine.tracking import CARRIED, TrackedEigenvalue, followed
+from cockpit.engine.vectors import LONG
 from cockpit.errors import Gap
 from cockpit.testing import problem
 from engine.test_step_curvature import step

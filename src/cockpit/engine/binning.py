@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cockpit.engine.curvature import wide_dtype
+from cockpit.engine.precision import wide_dtype
 
 CPU = torch.device("cpu")
 EXTRA = 4

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cockpit.engine.layers.formula import Call, Formula, Layout, Replay, formula_for
 from cockpit.engine.meter import Meter
+from cockpit.engine.precision import without_autocast
 
 MARK = "cockpit.calls"
 """Under this name a node of the autograd graph keeps which calls of layers it made outputs of."""
@@ -263,13 +264,6 @@ class Capture:
                 self._receiver(use, found)
         except Exception as failure:  # nor a backward pass
             self.failure = failure
-
-
-def without_autocast(device_type: str) -> AbstractContextManager[Any]:
-    """Return a block in which nothing is rounded to a lower precision (at no cost where that is so already)."""
-    if not torch.is_autocast_enabled(device_type):
-        return nullcontext()
-    return torch.autocast(device_type, enabled=False)
 
 
 def _mark(use: Use, outputs: list[Tensor]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from cockpit.engine import kernels, native
-from cockpit.engine.binning import Counter, Grid, edges
+from cockpit.engine.binning import Counter, Grid, bin_index, edges
 
 CHUNK = 2**22
 """How many products are written out at once where no kernel counts them unseen."""
@@ -37,6 +38,15 @@ def count_outer(a: Tensor, b: Tensor, grid: Grid, place: Tensor | None = None, f
         products = b[i : i + step, :, None] * a[i : i + step, None, :]
         _add(counter, products.flatten(1), place)
     return counter.result()
+
+
+def places(values: Tensor, grid: Grid, fast: bool = True) -> Tensor:
+    """Return the bin of each value [m], int32; the outer bins take what lies outside, NaN is in none (−1)."""
+    if fast and values.device.type == "cpu" and (found := native.places(values, grid)) is not None:
+        return found
+    place = bin_index(values, edges(grid.bins, grid.low, grid.high, values.device))
+    place = torch.where((place == grid.bins) | values.isneginf(), 0, place.clamp_max(grid.bins - 1))
+    return torch.where(values.isnan(), -1, place).to(torch.int32)
 
 
 def _counter(values: Tensor, grid: Grid) -> Counter:

@@ -20,21 +20,19 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
+from cockpit.engine.convolution import lean_convolutions
 from cockpit.engine.graph import dropped_graphs_noticed
+from cockpit.engine.precision import wide_dtype, without_autocast
 from cockpit.errors import Gap
-
-
-def wide_dtype(device: torch.device) -> torch.dtype:
-    """Return the dtype in which sums are accumulated: float64, but float32 where the device has no other."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 @contextmanager
 def differentiating(device: torch.device, word: str = "no_double_backward") -> Iterator[None]:
     """Run autograd calls with autocast off; what torch cannot differentiate is a `Gap` named ``word``."""
     try:
-        with torch.autocast(device.type, enabled=False):
+        with without_autocast(device.type):
             yield
     except torch.OutOfMemoryError as error:
         raise Gap("out_of_memory: curvature did not fit into the device's memory") from error
@@ -103,10 +101,11 @@ class HessianProduct:
         self.flat = FlatParameters(parameters)
         self.products = 0
         self._batchable = True
-        noticed = dropped_graphs_noticed(losses for losses, _ in batches)
-        with differentiating(self.flat.device), noticed, torch.enable_grad():
+        starts = [losses for losses, _ in batches]
+        noticed, lean = dropped_graphs_noticed(starts), lean_convolutions(starts)
+        with differentiating(self.flat.device), noticed, lean, torch.enable_grad():
             gradient: Sequence[Tensor | None] = torch.autograd.grad(
-                [losses for losses, _ in batches],
+                starts,
                 self.flat.tensors,
                 [torch.full_like(losses, weight / losses.numel()) for losses, weight in batches],
                 create_graph=True,
@@ -114,7 +113,8 @@ class HessianProduct:
             )
         # Gradients constant in the parameters (linear losses) have no graph: their rows of H are zero.
         self._rows = [k for k, g in enumerate(gradient) if g is not None and g.requires_grad]
-        self._gradient = [g for g in gradient if g is not None and g.requires_grad]
+        # Its graph is needed, its numbers are not: as many as there are parameters.
+        self._gradient = [get_gradient_edge(g) for g in gradient if g is not None and g.requires_grad]
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return $Hv$ for one flat vector, [D]."""

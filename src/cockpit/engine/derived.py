@@ -14,10 +14,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cockpit.engine.curvature import wide_dtype
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Known
 from cockpit.engine.parts import wide
+from cockpit.engine.precision import wide_dtype
 from cockpit.engine.statistics import Join, SquareSum, Statistic, Total
 from cockpit.engine.sums import ROW, signed_sums, wide_sum
 from cockpit.engine.takeuchi import takeuchi, takeuchi_of_all

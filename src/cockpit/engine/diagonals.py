@@ -18,12 +18,13 @@ from torch import Tensor
 
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
-from cockpit.engine.curvature import DiagonalResult, HessianProduct, wide_dtype
+from cockpit.engine.curvature import DiagonalResult, HessianProduct
 from cockpit.engine.ggn import ggn_diagonal, ggn_diagonal_mc
 from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
 from cockpit.engine.loss_kinds import Kinds
 from cockpit.engine.loss_roots import Root
 from cockpit.engine.needs import Diagonal
+from cockpit.engine.precision import wide_dtype
 from cockpit.engine.square_sums import LayerSums, Passes
 
 EXACT = 1.0

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from cockpit.engine.curvature import DiagonalResult, FlatParameters, differentiating, wide_dtype
+from cockpit.engine.curvature import DiagonalResult, FlatParameters, differentiating
 from cockpit.engine.graph import dropped_graphs_noticed
 from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.loss_roots import Root, Signed
+from cockpit.engine.precision import wide_dtype
 from cockpit.errors import Gap
 
 SquareSums = Callable[[LossGraph, tuple[Tensor, ...]], dict[str, Tensor]]

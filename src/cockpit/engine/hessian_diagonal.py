@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cockpit.engine.curvature import DiagonalResult, HessianProduct, wide_dtype
+from cockpit.engine.curvature import DiagonalResult, HessianProduct
 from cockpit.engine.ggn import GGNProduct, standard_errors
 from cockpit.engine.graph import names_behind
 from cockpit.engine.loss_graph import LossGraph
+from cockpit.engine.precision import wide_dtype
 from cockpit.errors import Gap
 
 ROWS = 32

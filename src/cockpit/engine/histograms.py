@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from cockpit.engine.binning import Grid, bin_index, edges
-from cockpit.engine.counting import count, count_outer
+from cockpit.engine.binning import Grid, edges
+from cockpit.engine.counting import count, count_outer, places
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.kernels import available
 from cockpit.engine.kernels.rows import prepared
 from cockpit.engine.parts import wide
-from cockpit.engine.statistics import Elementwise, Join, joined
+from cockpit.engine.statistics import Elementwise, Join, Statistic, joined
+
+_PLACES: WeakKeyDictionary[ExampleGradients, dict[Statistic, Tensor | None]] = WeakKeyDictionary()
+"""Columns of the elements of gradients that are looked at block by block."""
 
 
 class Histogram(Elementwise):
@@ -45,7 +49,10 @@ class Histogram(Elementwise):
 
     def of_block(self, block: Tensor, g: ExampleGradients) -> Tensor:
         """Return [bins · columns + EXTRA] int64."""
-        return count(wide(block), self.grid, self.columns(g), g.fast)
+        place = _PLACES.setdefault(g, {})
+        if self not in place:
+            place[self] = self.columns(g)
+        return count(wide(block), self.grid, place[self], g.fast)
 
     def reduce(self, g: ExampleGradients) -> Tensor:
         """Return [bins · columns + EXTRA] int64."""
@@ -88,7 +95,5 @@ class Histogram2d(Histogram):
 
     def columns(self, g: ExampleGradients) -> Tensor:
         """Return each parameter's bin; one that is NaN has none."""
-        count, theta = self.bins[1], wide(g.parameter.detach()).flatten()
-        place = bin_index(theta, edges(count, *self.parameter_range, theta.device))
-        place = torch.where((place == count) | theta.isneginf(), 0, place.clamp_max(count - 1))
-        return torch.where(theta.isnan(), -1, place).to(torch.int32)
+        theta = wide(g.parameter.detach()).flatten()
+        return places(theta, Grid(self.bins[1], *self.parameter_range), g.fast)

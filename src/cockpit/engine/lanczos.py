@@ -19,59 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cockpit.engine.curvature import wide_dtype
+from cockpit.engine.precision import wide_dtype, without_autocast
+from cockpit.engine.vectors import combine, inner
 from cockpit.errors import Gap
-
-SHORT = 2**12
-"""How many numbers are multiplied and summed before the sum is widened; all such sums are one batched product."""
-LONG = 2**16
-"""From how many coordinates on it pays not to widen every number."""
-COLUMNS = 2**20
-"""How many coordinates are widened at once (a basis of 24 takes 192 MiB in float64)."""
-LENGTHS = (1e-15, 1e15)
-"""Of vectors whose squares are within single precision."""
-
-
-def narrow(rows: Tensor) -> bool:
-    """Say whether short float32 sums can be trusted: on a CPU, where nobody asked for less precise products.
-
-    Widening every number would take several times as long as the products themselves.
-    """
-    long = rows.shape[1] > LONG
-    return long and rows.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
-
-
-def inner(rows: Tensor, others: Tensor) -> Tensor:
-    """Return the products of vectors in rows with others, [R, K], in wide sums on their device."""
-    wide = wide_dtype(rows.device)
-    if narrow(rows):
-        lengths = torch.linalg.vector_norm(others, dim=1).tolist()
-        if all(LENGTHS[0] < length < LENGTHS[1] for length in lengths):
-            return _inner(rows, others, wide)
-    pieces = zip(rows.split(COLUMNS, dim=1), others.split(COLUMNS, dim=1), strict=True)
-    sums = [_inner(a.to(wide), b.to(wide), wide) for a, b in pieces]
-    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
-
-
-def _inner(rows: Tensor, others: Tensor, wide: torch.dtype) -> Tensor:
-    whole = rows.shape[1] // SHORT * SHORT
-    rest = (rows[:, whole:] @ others[:, whole:].T).to(wide)
-    if not whole:
-        return rest
-    a, b = (x[:, :whole].unflatten(1, (-1, SHORT)).transpose(0, 1) for x in (rows, others))
-    return torch.bmm(a, b.mT).sum(0, dtype=wide) + rest
-
-
-def combine(weights: Tensor, rows: Tensor) -> Tensor:
-    """Return combinations of vectors in rows, with weights [R] or [K, R].
-
-    Wide like `inner`: float32 matrix products may be rounded to 11 bits (TF32), which ruins orthogonality.
-    """
-    if narrow(rows):
-        return weights.to(rows) @ rows
-    weights = weights.to(device=rows.device, dtype=wide_dtype(rows.device))
-    pieces = [(weights @ piece.to(weights.dtype)).to(rows.dtype) for piece in rows.split(COLUMNS, dim=1)]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +60,7 @@ class Subspace:
 
     def dots(self, vector: Tensor) -> Tensor:
         """Return the products of all basis vectors with ``vector``, in wide sums."""
-        return inner(self.basis[: self.count], vector[None])[:, 0]
+        return inner([self.basis[: self.count]], [vector[None]])[:, 0]
 
     def append(self, vector: Tensor) -> Tensor:
         """Orthonormalise ``vector`` into the basis, unless nothing of it is left; return its coefficients.
@@ -122,8 +72,8 @@ class Subspace:
         for _ in range(2):  # twice is enough (Kahan, in Parlett 1980, section 6-9)
             more = self.dots(vector)
             dots[: self.count] += more
-            vector = vector - combine(more, self.basis[: self.count])
-        left = inner(vector[None], vector[None])[0, 0].sqrt()
+            vector = vector - combine(more[None], [self.basis[: self.count]])[0]
+        left = inner([vector[None]], [vector[None]])[0, 0].sqrt()
         dots[self.count] = left
         found = dots.to(device="cpu", dtype=torch.float64)
         if not bool(torch.isfinite(found).all()):
@@ -155,7 +105,7 @@ class Subspace:
         values, vectors, _ = self.ritz()
         vectors = vectors[:, -keep:]
         coupling = self.projected[self.done : self.count, : self.done] @ vectors
-        kept = combine(vectors.T, self.basis[: self.done])
+        kept = combine(vectors.T, [self.basis[: self.done]])
         waiting = self.basis[self.done : self.count].clone()
         self.basis[:keep] = kept
         self.basis[keep : keep + len(waiting)] = waiting
@@ -167,7 +117,7 @@ class Subspace:
 
     def vector(self, coefficients: Tensor) -> Tensor:
         """Return the unit vector with these coefficients in the multiplied part of the basis."""
-        combined = combine(coefficients, self.basis[: self.done])
+        combined = combine(coefficients[None], [self.basis[: self.done]])[0]
         unit: Tensor = combined / combined.norm()
         return unit
 
@@ -206,7 +156,7 @@ def top_eigenpair(
     """
     if size == 0:
         raise Gap("no_parameters: nothing to differentiate by")
-    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+    with torch.no_grad(), without_autocast(device.type):
         space = Subspace(max(basis, 6), size, dtype, device)
         if start is not None and start.shape == (size,) and bool(torch.isfinite(start).all()):
             space.append(start.detach().to(device=device, dtype=dtype))
@@ -226,6 +176,6 @@ def top_eigenpair(
                 break
         carried = None
         if carry:
-            kept = combine(vectors[:, -carry:].T, space.basis[: space.done])
+            kept = combine(vectors[:, -carry:].T, [space.basis[: space.done]])
             carried = Carried(kept, values[-carry:].clone())
         return Eigenpair(value, space.vector(vectors[:, -1]), residual, products, converged, carried)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cockpit.engine.accumulated import Accumulated, altered
 from cockpit.engine.batch import Batch
-from cockpit.engine.capture import Capture, without_autocast
+from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Coverage, Plan, Way
 from cockpit.engine.derived import squared_lengths
 from cockpit.engine.ending import SEVERAL
@@ -19,6 +19,7 @@ from cockpit.engine.graph import graphs_kept
 from cockpit.engine.motion import Motion
 from cockpit.engine.needs import Known
 from cockpit.engine.plans import Plans
+from cockpit.engine.precision import without_autocast
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.replay import Replay
 from cockpit.engine.requests import MEAN, UPDATE, Requests
@@ -241,7 +242,7 @@ class Passes:
 
     def close(self) -> None:
         """Forget everything."""
-        self.watch.tapes.forget()
+        self.watch.close()
         self.asked, self._plan = Requests(), None
 
     def cover(self, ways: Mapping[str, Coverage]) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from cockpit.engine.accumulated import Accumulated
 from cockpit.engine.batch import Batch
-from cockpit.engine.curvature import wide_dtype
 from cockpit.engine.needs import Known, Need
+from cockpit.engine.precision import wide_dtype
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.recording import Recording
 from cockpit.engine.replay import Replay

@@ -146,7 +146,7 @@ class Curvatures:
         """Forget everything."""
         self._attention.close()
         self._learnt.clear()
-        self._graphs = []
+        self._asked, self._graphs = (), []
         self.vectors.clear()
 
     def _eigenvalues(self, parameters: Mapping[str, Tensor], source: Diagonals | None = None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cockpit.engine.curvature import wide_dtype
+from cockpit.engine.precision import wide_dtype
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cockpit.engine.curvature import wide_dtype
+from cockpit.engine.precision import wide_dtype
 from cockpit.engine.sums import SHORT, lengths, row_sums, signed_sums
 
 PIECE = 2**17

@@ -38,8 +38,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cockpit.engine.lanczos import Carried, Eigenpair, combine, inner, narrow
+from cockpit.engine.lanczos import Carried, Eigenpair
 from cockpit.engine.needs import TopEigenvalue
+from cockpit.engine.precision import without_autocast
+from cockpit.engine.vectors import combine, inner, rounding
 from cockpit.errors import Gap
 
 Numbers = NDArray[np.float64]
@@ -71,9 +73,6 @@ CHANGE = 4.0
 OPTIMISM = 1.06
 """Growth to expect of carried values not looked at, so that a vector that may have overtaken gets its product."""
 
-WIDE, NARROW = 1e-11, 1e-6
-"""Of unit rows' projected squares, what may be rounding, with sums in double and in single precision."""
-
 KNOWN = 0.1
 """An eigenvector is known if no more than this of it lies outside of the multiplied directions."""
 
@@ -101,28 +100,24 @@ def followed(
         dtype: of the vectors.
         device: of the vectors.
     """
-    known, size = carried.vectors.shape
-    spend = max(products, 1)
-    with torch.no_grad(), torch.autocast(device.type, enabled=False):
-        rows = torch.empty(known + 2 * spend - 1, size, dtype=dtype, device=device)
-        rows[:known] = carried.vectors
-        seen = Seen(carried.values.numpy(), NARROW if narrow(rows) else WIDE)
-        count, multiplied, weights = known, known - 1, None
-        for left in reversed(range(spend)):
-            fresh = count if seen.products else 0
-            if weights is not None:
-                rows[count] = combine(torch.from_numpy(weights), rows[:count])
-                multiplied, count = count, count + 1
-            rows[count] = product(rows[multiplied])
-            count += 1
-            seen.add(multiplied, inner(rows[:count], rows[fresh:count]))
+    with torch.no_grad(), without_autocast(device.type):
+        rows = [carried.vectors.to(device=device, dtype=dtype)]
+        seen = Seen(carried.values.numpy(), rounding(rows[0]))
+        weights: Numbers | None = np.eye(len(rows[0]))[-1]
+        direction = rows[0][-1]
+        for left in reversed(range(max(products, 1))):
+            assert weights is not None
+            rows.append(product(direction)[None])
+            seen.add(weights, inner(rows, rows[-1:] if seen.products else rows))
             weights = seen.next_direction() if left else None
             if weights is None:
                 break
+            direction = combine(torch.from_numpy(weights)[None], rows)[0]
+        del direction
         value, residual, converged = seen.value()
         values, vectors = seen.averaged()
         keep = min(CARRIED, len(values))
-        kept = combine(torch.from_numpy(vectors[:, -keep:].T @ seen.weights), rows[:count])
+        kept = combine(torch.from_numpy(vectors[:, -keep:].T @ seen.weights), rows)
         return Eigenpair(
             value,
             kept[-1],
@@ -136,22 +131,27 @@ def followed(
 class Seen:
     """What is known of the projected matrix, from the products of all rows with one another.
 
-    Rows are the carried vectors, then a product, then each further direction with its product. They are neither
-    orthogonal nor independent: ``weights`` make an orthonormal basis of them, in which all else is expressed.
+    Rows are the carried vectors and the products. They are neither orthogonal nor independent: ``weights`` make an
+    orthonormal basis of them, in which all else is expressed. The directions multiplied are combinations of rows.
     """
 
     def __init__(self, values: Numbers, noise: float) -> None:
         self.values, self.noise = values, noise
         self.weights = self.gram = np.zeros((0, 0))
-        self._pairs: list[tuple[int, int]] = []
+        self._multiplied: list[Numbers] = []
 
     @property
     def products(self) -> int:
         """How many directions have been multiplied."""
-        return len(self._pairs)
+        return len(self._multiplied)
 
-    def add(self, direction: int, fresh: Tensor) -> None:
-        """Enter a multiplied row, whose product is the last row, by the products [R, K] of all with the K new rows."""
+    def add(self, direction: Numbers, fresh: Tensor) -> None:
+        """Enter a multiplied direction, whose product is the last row.
+
+        Args:
+            direction: its weights of the rows before.
+            fresh: the products [R, K] of all rows with the K new ones.
+        """
         new = fresh.to(device="cpu", dtype=torch.float64).numpy()
         if not np.isfinite(new).all():
             raise Gap("nonfinite: a product with the curvature matrix holds inf or nan")
@@ -160,7 +160,7 @@ class Seen:
         gram[:before, :before] = self.gram
         gram[:, before:], gram[before:] = new, new.T
         self.gram = gram
-        self._pairs.append((direction, count - 1))
+        self._multiplied.append(direction)
         lengths = np.sqrt(gram.diagonal())
         lengths[lengths == 0] = 1.0
         squares, vectors = np.linalg.eigh(gram / lengths / lengths[:, None])
@@ -170,9 +170,9 @@ class Seen:
         places = vectors * roots * lengths[:, None]
         u, _, v = np.linalg.svd(places[: len(self.values)], full_matrices=False)
         self.carried = u @ v
-        directions, images = (places[[pair[k] for pair in self._pairs]].T for k in (0, 1))
-        self.directions, mixture = np.linalg.qr(directions)
-        self.images = np.linalg.solve(mixture.T, images.T).T
+        # Directions are orthonormal as they are chosen; that they are rounded is less than the products are.
+        self.directions = np.array([weights @ places[: len(weights)] for weights in self._multiplied]).T
+        self.images = places[len(self.values) :].T
         self._look()
 
     def _look(self) -> None:
@@ -185,27 +185,26 @@ class Seen:
 
     def value(self) -> tuple[float, float, bool]:
         """Return the value, its residual, and whether it is to be trusted."""
-        value = float(self.completed(UNSEEN, limit=self.top)[0][-1])
+        value = self._largest(UNSEEN, limit=self.top)
         before = float(np.linalg.norm(self.images[:, 0] - self.first * self.directions[:, 0]))
         if self.residual > NEAR * abs(value) or before > STILL * abs(value):
             return value, self.residual, False
-        low = float(self.completed(RANGE[0], limit=self.top)[0][-1])
+        low = self._largest(RANGE[0], limit=self.top)
         # By what the top vector's product has changed, those of the other carried ones may have changed too.
         swing = 1 + 2 * self.residual / max(abs(value), np.finfo(np.float64).tiny)
-        high = float(self.completed(RANGE[1], swing)[0][-1])
+        high = self._largest(RANGE[1], swing)
         return value, self.residual, high - low <= TRUSTED * abs(value)
 
-    def completed(
-        self, unseen: float, swing: float = OPTIMISM, limit: float = math.inf
-    ) -> tuple[Numbers, Numbers]:
-        """Return eigenvalues (ascending) and eigenvectors (in columns) of the completed matrix.
+    def _largest(self, unseen: float, swing: float = OPTIMISM, limit: float = math.inf) -> float:
+        """Return the largest eigenvalue of the completed matrix.
 
         Args:
             unseen: curvature of directions met in this step, relative to the largest Ritz value.
             swing: factor of the carried values.
             limit: the largest carried value to believe.
         """
-        return _eigen(self._exact(self._model(unseen, swing, limit)))
+        matrix = self._exact(self._model(unseen, swing, limit))
+        return float(np.linalg.eigvalsh((matrix + matrix.T) / 2)[-1])
 
     def averaged(self) -> tuple[Numbers, Numbers]:
         """Return eigenvalues and eigenvectors of the mean Hessian: what was carried, and `FRESH` of this step's."""
@@ -236,7 +235,7 @@ class Seen:
         """
         if self.products == len(self.weights):
             return None
-        _, vectors = self.completed(UNSEEN)
+        _, vectors = _eigen(self._exact(self._model(UNSEEN, OPTIMISM)))
         outside = vectors - self.directions @ (self.directions.T @ vectors)
         lengths = np.linalg.norm(outside, axis=0)
         chosen = int(np.flatnonzero(lengths > KNOWN)[-1])

@@ -60,6 +60,11 @@ class Watch:
         """The weight of each example times their number, last time that weights were told (None: they differed)."""
         self._asked: Asked | None = None
 
+    def close(self) -> None:
+        """Forget everything."""
+        self.tapes.forget()
+        self._kind = self._asked = None
+
     @property
     def memory(self) -> int:
         """How many bytes may be kept from a backward pass until the optimiser has moved."""

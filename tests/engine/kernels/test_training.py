@@ -52,7 +52,9 @@ def test_kernels_at_work(
     """Where products are rounded as TensorFloat-32 rounds them, more elements cross an edge."""
     monkeypatch.setattr(conv, "rounds", lambda backend: rough)
     found, plain = (trained(device, optimizer, tmp_path / str(fast), fast) for fast in (True, False))
-    assert found.events() == []
+    assert {event.kind for event in found.events()} <= {"slow_step"}, (
+        "compiling, or interpreting, takes its time"
+    )
     for name in plain.names():
         for scope in plain.scopes(name):
             a, b = found.series(name, scope), plain.series(name, scope)

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from cockpit.engine.binning import Grid
-from cockpit.engine.native import build, histogram
+from cockpit.engine.native import build, histogram, vectors
+from cockpit.engine.native.library import library as loaded
+from cockpit.engine.native.library import status
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
 FAKE = """
@@ -154,15 +156,18 @@ def test_without_a_library_nothing_is_counted_and_nothing_is_raised(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    histogram._library.cache_clear()
+    loaded.cache_clear()
     try:
-        said = histogram.status()
+        said = status()
         assert said.startswith("by torch (")
         assert value in said or name in said or "quotation" in said
         assert histogram.count(torch.zeros(1, 1), Grid(2, -1.0, 1.0)) is None
         assert histogram.count_outer(torch.zeros(1, 1), torch.zeros(1, 1), Grid(2, -1.0, 1.0)) is None
+        assert histogram.places(torch.zeros(1), Grid(2, -1.0, 1.0)) is None
+        assert vectors.inner([torch.zeros(1, 1)], [torch.zeros(1, 1)]) is None
+        assert vectors.combine(torch.zeros(1, 1), [torch.zeros(1, 1)]) is None
     finally:
-        histogram._library.cache_clear()
+        loaded.cache_clear()
 
 
 def test_every_source_is_part_of_the_key() -> None:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cockpit.engine.binning import CPU, EXTRA, Counter, Grid, bin_index, edges
-from cockpit.engine.native import count, count_outer, status
+from cockpit.engine.native import count, count_outer, places, status
 from cockpit.engine.native.grid import prepared
-from cockpit.engine.native.histogram import _library
+from cockpit.engine.native.library import library as loaded
 
 pytestmark = pytest.mark.skipif(not status().startswith("compiled"), reason=status())
 
@@ -132,6 +132,23 @@ def test_products_fall_where_the_edges_say(
     assert torch.equal(counted, brute(products, grid, place))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32), st.sampled_from(GRIDS), st.sampled_from(FLOATS), KINDS, SIZES | st.just(2500),
+)  # fmt: skip
+@example(0, GRIDS[0], torch.float32, "special", 700)
+def test_places_are_bins_with_all_that_lies_outside_in_the_outer_ones(
+    seed: int, grid: Grid, dtype: torch.dtype, kind: str, m: int
+) -> None:
+    x = numbers(np.random.default_rng(seed), (1, m), grid, kind, dtype)[0]
+    clamped = x.double().clamp(grid.low, grid.high)
+    expected = bin_index(clamped, edges(grid.bins, grid.low, grid.high, CPU))
+    found = places(x, grid)
+    assert found is not None
+    assert found.dtype == torch.int32
+    assert found.tolist() == torch.where(x.isnan(), -1, expected).tolist()
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     ("scale_a", "scale_b"), [(1, 1e-3), (1, 0.05), (0.1, 0.1), (1, 1), (30, 1e20), (1e20, 1e20)]
@@ -160,7 +177,7 @@ def test_layers_of_many_sizes_of_gradients(
 
 
 def test_every_way_of_guessing_is_met() -> None:
-    library, _ = _library()
+    library, _ = loaded()
     assert library is not None
     found = {known.native.way for g in GRIDS for d in (False, True) if (known := prepared(g, d, library))}
     assert found >= {1, 2}
@@ -183,6 +200,8 @@ def test_what_is_not_for_the_kernels_is_left_to_others() -> None:
     assert count(x, Grid(5, 1.0, float("inf"))) is None
     assert count(x, Grid(2**12, -1.0, 1.0, 2**12)) is None
     assert count_outer(x, x.double(), Grid(5, -1.0, 1.0)) is None
+    assert places(x.half(), Grid(5, -1.0, 1.0)) is None
+    assert places(x, Grid(5, 1.0, 1.0)) is None
 
 
 @pytest.mark.parametrize("place", [[0, 1], [0, 1, 4], [-2, 0, 0]])

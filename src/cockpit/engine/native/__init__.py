@@ -1,5 +1,7 @@
-"""Histogram kernels in C, compiled on first use; everything works without them, more slowly."""
+"""Kernels in C, compiled on first use; everything works without them, more slowly."""
 
-from cockpit.engine.native.histogram import count, count_outer, status
+from cockpit.engine.native.histogram import count, count_outer, places
+from cockpit.engine.native.library import serves, status
+from cockpit.engine.native.vectors import combine, inner
 
-__all__ = ["count", "count_outer", "status"]
+__all__ = ["combine", "count", "count_outer", "inner", "places", "serves", "status"]

@@ -23,7 +23,7 @@ FLAGS = (
     *("-std=c99", "-O3", "-march=native", "-fPIC", "-shared"),
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
 )
-SOURCES = ("histogram.c", "flat.h", "outer.h", "outer_by_column.h")
+SOURCES = ("histogram.c", "flat.h", "outer.h", "outer_by_column.h", "vectors.c", "vectors.h")
 PATIENCE = 60
 """Seconds a compiler may take."""
 
@@ -40,7 +40,7 @@ def load() -> ctypes.CDLL:
         raise UnavailableError("turned off by COCKPIT_NATIVE")
     compiler = shlex.split(os.environ.get("CC") or "cc") or ["cc"]
     version = _run([*compiler, "--version"])
-    name = f"histogram-{_digest(version, *compiler)}.so"
+    name = f"kernels-{_digest(version, *compiler)}.so"
     reasons = []
     for folder in _folders():
         try:
@@ -56,7 +56,8 @@ def _built(compiler: list[str], folder: Path, name: str) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
             fresh = Path(scratch) / name
-            _run([*compiler, *FLAGS, "-o", str(fresh), str(_HERE / "histogram.c"), "-lm"])
+            files = [str(_HERE / source) for source in SOURCES if source.endswith(".c")]
+            _run([*compiler, *FLAGS, "-o", str(fresh), *files, "-lm"])
             ctypes.CDLL(str(fresh))  # what cannot be loaded must not be left for the next process
             fresh.replace(library)
     return library

@@ -97,19 +97,23 @@ static void NAME(block)(const Grid *g, Table *h, const real *restrict x, int n) 
     }
 }
 
-/* Count a block whose values have columns. */
-static void NAME(block_by_column)(const Grid *g, Table *h, const real *restrict x, const int32_t *restrict place,
-                                  int n) {
+/* Count a block of finite values that have columns. */
+static void NAME(finite_by_column)(const Grid *g, Table *h, const real *restrict x, const int32_t *restrict place,
+                                   int n) {
     int32_t index[BLOCK];
-    real least, greatest;
     const int32_t columns = (int32_t)g->columns;
-    if (!NAME(extent)(x, n, &least, &greatest)) {
-        for (int j = 0; j < n; j++) h->out[NAME(row)(g, x[j]) * g->columns + place[j]]++;
-        return;
-    }
     NAME(rows)(g, x, n, index);
     for (int j = 0; j < n; j++) index[j] = index[j] * columns + place[j];
     table_enter(h, index, n);
+}
+
+/* Count a block whose values have columns. */
+static void NAME(block_by_column)(const Grid *g, Table *h, const real *restrict x, const int32_t *restrict place,
+                                  int n) {
+    real least, greatest;
+    if (NAME(extent)(x, n, &least, &greatest)) NAME(finite_by_column)(g, h, x, place, n);
+    else
+        for (int j = 0; j < n; j++) h->out[NAME(row)(g, x[j]) * g->columns + place[j]]++;
 }
 
 /* Histogram of x [n]. */
@@ -119,8 +123,8 @@ static void NAME(flat)(const Grid *g, Table *h, const real *x, int64_t n) {
 
 /* Histogram of x [n, m] by the column of each position, place [m].
  *
- * Of blocks with nothing but small values only the negative ones are counted, for each position over all examples;
- * the columns are looked up once at the end.
+ * Of blocks with nothing but small values only the negative ones are counted, for each position over all examples
+ * (MANY at most); the columns are looked up once at the end.
  */
 static void NAME(flat_by_column)(const Grid *g, Table *h, const real *x, int64_t n, int64_t m, const int32_t *place) {
     const real small = (real)g->small;
@@ -139,10 +143,11 @@ static void NAME(flat_by_column)(const Grid *g, Table *h, const real *x, int64_t
                 } else
                     NAME(block_by_column)(g, h, v, place + tile + k, size);
             }
+        if ((h->pending += n * width) > INT32_MAX) table_empty(h), h->pending = n * width;
         for (int64_t j = 0; j < width; j++) {
-            int64_t *out = h->out + place[tile + j];
-            out[g->below * g->columns] += negative[j];
-            out[g->zero * g->columns] += whole[j / BLOCK] - negative[j];
+            uint32_t *copy = h->copy + (j & (h->copies - 1)) * h->stride + place[tile + j];
+            copy[g->below * g->columns] += (uint32_t)negative[j];
+            copy[g->zero * g->columns] += (uint32_t)(whole[j / BLOCK] - negative[j]);
         }
     }
 }
@@ -151,7 +156,27 @@ int NAME(count)(const Grid *g, const real *x, int64_t n, int64_t m, const int32_
     Table h;
     if (table_open(&h, g, out)) return 1;
     if (place == NULL) NAME(flat)(g, &h, x, n * m);
-    else NAME(flat_by_column)(g, &h, x, n, m, place);
+    else
+        for (int64_t i = 0; i < n; i += MANY)
+            NAME(flat_by_column)(g, &h, x + i * m, n - i < MANY ? n - i : MANY, m, place);
     table_close(&h);
+    return 0;
+}
+
+/* The bins 0..bins-1 of x [n]; what lies outside is in the outer ones, NaN in none (-1). */
+int NAME(places)(const Grid *g, const real *x, int64_t n, int32_t *place) {
+    const int32_t last = (int32_t)g->bins - 1;
+    real least, greatest;
+    for (int64_t i = 0; i < n; i += BLOCK, x += BLOCK, place += BLOCK) {
+        int size = (int)(n - i < BLOCK ? n - i : BLOCK);
+        if (NAME(extent)(x, size, &least, &greatest)) NAME(rows)(g, x, size, place);
+        else
+            for (int j = 0; j < size; j++)
+                place[j] = isinf(x[j]) ? (x[j] > 0 ? last + 1 : 0) : x[j] == x[j] ? NAME(row)(g, x[j]) : -1;
+        for (int j = 0; j < size; j++) {
+            int32_t r = place[j];
+            place[j] = r < 0 ? -1 : r == 0 ? 0 : r > last ? last : r - 1;
+        }
+    }
     return 0;
 }

@@ -32,12 +32,12 @@ typedef struct {
     const void *threshold; /* -inf, the thresholds, +inf: row r is threshold[r] <= x < threshold[r + 1] */
 } Grid;
 
-enum { BLOCK = 256, COPIES = 8, TILE = 2048, CHUNK = 128, WORDS = CHUNK / 64 };
+enum { BLOCK = 256, COPIES = 8, TILE = 2048, CHUNK = 128, WORDS = CHUNK / 64, MANY = 1 << 19 };
 
 /* Several copies of the counters: two equal values in succession do not wait for each other's store. */
 typedef struct {
     uint32_t *copy;
-    int64_t size, stride, copies; /* of copies: COPIES, or half as many where a table is large */
+    int64_t size, stride, copies; /* of copies: COPIES, or fewer where a table is large; a power of two */
     int64_t pending;              /* counted since they were last emptied: 32 bits are enough for that */
     int64_t *out;
 } Table;

@@ -6,24 +6,17 @@ Counts equal those of `cockpit.engine.binning.Counter` on the same values, eleme
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cockpit.engine.binning import Grid
-from cockpit.engine.native.build import UnavailableError, load
-from cockpit.engine.native.grid import prepared
+from cockpit.engine.native.grid import Prepared, prepared
+from cockpit.engine.native.library import kernel, library, pointer, serves
 
 LONGEST = 2**20
 """Numbers of one example in the longest factor of outer products."""
-
-
-def status() -> str:
-    """Return how histograms are counted on this machine's CPU, in words."""
-    library, reason = _library()
-    return f"compiled ({reason})" if library else f"by torch ({reason})"
 
 
 def count(values: Tensor, grid: Grid, place: Tensor | None = None) -> Tensor | None:
@@ -46,41 +39,49 @@ def count_outer(a: Tensor, b: Tensor, grid: Grid, place: Tensor | None = None) -
     return _counted("count_outer", (a, b), (n, inputs, outputs), inputs * outputs, grid, place)
 
 
-@cache
-def _library() -> tuple[ctypes.CDLL | None, str]:
-    try:
-        library = load()
-    except (UnavailableError, OSError, ValueError) as error:  # no folder at all, a $CC that is not a command
-        return None, str(error)
-    return library, str(library._name)
+def places(values: Tensor, grid: Grid) -> Tensor | None:
+    """Return the bin of each value, int32 [m]; the outer bins take what lies outside, NaN is in none (−1).
+
+    None like `count`.
+    """
+    if (known := _prepared((values,), grid)) is None:
+        return None
+    values = values.detach().contiguous()
+    found = torch.empty(values.shape, dtype=torch.int32)
+    call = kernel("places", values.dtype)
+    call(ctypes.byref(known.native), pointer(values), ctypes.c_int64(values.numel()), pointer(found))
+    return found
+
+
+def _prepared(x: tuple[Tensor, ...], grid: Grid) -> Prepared | None:
+    """Return the grid for values of this type, or None where the kernels do not know it."""
+    found, _ = library()
+    return prepared(grid, x[0].dtype == torch.float64, found) if found is not None and serves(*x) else None
 
 
 def _counted(
-    kernel: str,
+    name: str,
     x: tuple[Tensor, ...],
     sizes: tuple[int, ...],
     positions: int,
     grid: Grid,
     place: Tensor | None,
 ) -> Tensor | None:
-    dtype, (library, _) = x[0].dtype, _library()
-    if library is None or dtype not in (torch.float32, torch.float64):
-        return None
-    if any(t.device.type != "cpu" or t.dtype != dtype for t in x):
+    if not serves(*x):
         return None
     without = False
     if place is not None:
         place, without = _columns(place, positions, grid.columns)
     columns = grid.columns + without
-    known = prepared(Grid(grid.bins, grid.low, grid.high, columns), dtype == torch.float64, library)
+    known = _prepared(x, Grid(grid.bins, grid.low, grid.high, columns))
     if known is None:
         return None
     x = tuple(t.detach().contiguous() for t in x)
     table = np.zeros((grid.bins + 4, columns), dtype=np.int64)
-    call = getattr(library, f"{kernel}_{'double' if dtype == torch.float64 else 'float'}")
+    call = kernel(name, x[0].dtype)
     numbers = map(ctypes.c_int64, sizes)
     counters = ctypes.c_void_p(table.ctypes.data)
-    failed = call(ctypes.byref(known.native), *map(_pointer, x), *numbers, _pointer(place), counters)
+    failed = call(ctypes.byref(known.native), *map(pointer, x), *numbers, pointer(place), counters)
     if failed:  # no memory
         return None
     if without:
@@ -106,7 +107,3 @@ def _columns(place: Tensor, positions: int, columns: int) -> tuple[Tensor, bool]
     if least < -1 or greatest >= columns:
         raise ValueError(f"place: {least} to {greatest} are not all columns, 0 to {columns - 1}")
     return (torch.where(place < 0, columns, place), True) if least < 0 else (place, False)
-
-
-def _pointer(t: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if t is None else t.data_ptr())

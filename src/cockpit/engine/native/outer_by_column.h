@@ -63,27 +63,38 @@ static void NAME(sides)(const Grid *g, const NAME(Signs) *s, const real *b, int 
     }
 }
 
-/* Enter what is known by its signs for one o. */
+/* Enter what is known by its signs for one o, for which some examples are large. */
 static void NAME(by_signs)(const Grid *g, NAME(Signs) *s, const uint64_t *plus, const uint64_t *minus,
-                           const uint64_t *large, int64_t na, const int32_t *place) {
+                           const uint64_t *large, int64_t na, const int32_t *place, uint64_t usable) {
     const uint64_t *restrict positive = s->positive, *restrict negative = s->negative;
     uint64_t *restrict tally = s->tally;
     const int64_t columns = g->columns;
-    int usable = 0;
-    for (int w = 0; w < WORDS; w++) usable += __builtin_popcountll(s->usable[w]);
     for (int64_t i = 0; i < na; i++) {
-        int below = 0, formed = 0;
+        uint64_t below = 0, formed = 0;
         for (int w = 0; w < WORDS; w++) {
             const uint64_t p = positive[w * na + i], m = negative[w * na + i];
-            below += __builtin_popcountll((plus[w] & m) | (minus[w] & p));
-            formed += __builtin_popcountll(large[w] & (p | m));
+            below += (uint64_t)__builtin_popcountll((plus[w] & m) | (minus[w] & p));
+            formed += (uint64_t)__builtin_popcountll(large[w] & (p | m));
         }
-        tally[(i & 3) * columns + place[i]] += ((uint64_t)below << 32) + (uint64_t)(usable - below - formed);
+        tally[(i & 3) * columns + place[i]] += (below << 32) + (usable - below - formed);
     }
-    s->tallied += CHUNK * na;
 }
 
-/* Form and count b * x by the columns of the positions `where` (all of them in order if NULL). */
+/* The same where no example is large. */
+static void NAME(by_signs_alone)(const Grid *g, NAME(Signs) *s, const uint64_t *plus, const uint64_t *minus,
+                                 int64_t na, const int32_t *place, uint64_t usable) {
+    const uint64_t *restrict positive = s->positive, *restrict negative = s->negative;
+    uint64_t *restrict tally = s->tally;
+    const int64_t columns = g->columns;
+    for (int64_t i = 0; i < na; i++) {
+        uint64_t below = 0;
+        for (int w = 0; w < WORDS; w++)
+            below += (uint64_t)__builtin_popcountll((plus[w] & negative[w * na + i]) | (minus[w] & positive[w * na + i]));
+        tally[(i & 3) * columns + place[i]] += (below << 32) + (usable - below);
+    }
+}
+
+/* Form and count b * x by the columns of the positions `where` (all of them in order if NULL, and not all finite). */
 static void NAME(row_by_column)(const Grid *g, Table *h, const real *x, real b, int64_t n, const int32_t *where,
                                 const int32_t *place) {
     real block[BLOCK];
@@ -91,25 +102,31 @@ static void NAME(row_by_column)(const Grid *g, Table *h, const real *x, real b, 
     for (int64_t i = 0; i < n; i += BLOCK) {
         int size = (int)(n - i < BLOCK ? n - i : BLOCK);
         for (int j = 0; j < size; j++) block[j] = b * x[i + j];
-        if (where != NULL)
+        if (where == NULL) NAME(block_by_column)(g, h, block, place + i, size);
+        else {
             for (int j = 0; j < size; j++) columns[j] = place[where[i + j]];
-        NAME(block_by_column)(g, h, block, where != NULL ? columns : place + i, size);
+            NAME(finite_by_column)(g, h, block, columns, size);
+        }
     }
 }
 
 static void NAME(outer_by_column)(const Grid *g, Table *h, NAME(Signs) *s, const real *a, const real *b, int n,
                                   int64_t na, int64_t nb, const int32_t *place) {
+    uint64_t usable = 0;
     NAME(signs)(s, a, b, n, na, nb);
+    for (int w = 0; w < WORDS; w++) usable += (uint64_t)__builtin_popcountll(s->usable[w]);
     for (int64_t o = 0; o < nb; o++, place += na) {
-        uint64_t plus[WORDS], minus[WORDS], large[WORDS];
+        uint64_t plus[WORDS], minus[WORDS], large[WORDS], any = 0;
         NAME(sides)(g, s, b + o, n, nb, plus, minus, large);
-        NAME(by_signs)(g, s, plus, minus, large, na, place);
+        for (int w = 0; w < WORDS; w++) any |= large[w];
+        if (any) NAME(by_signs)(g, s, plus, minus, large, na, place, usable);
+        else NAME(by_signs_alone)(g, s, plus, minus, na, place, usable);
+        s->tallied += CHUNK * na;
         for (int k = 0; k < n; k++) {
             if (!(s->usable[k / 64] >> k % 64 & 1))
                 NAME(row_by_column)(g, h, a + k * na, b[k * nb + o], na, NULL, place);
             else if (large[k / 64] >> k % 64 & 1) {
-                const int32_t *where = s->n[k] < na ? s->where + k * na : NULL;
-                NAME(row_by_column)(g, h, s->kept + k * na, b[k * nb + o], s->n[k], where, place);
+                NAME(row_by_column)(g, h, s->kept + k * na, b[k * nb + o], s->n[k], s->where + k * na, place);
             }
         }
         if (s->tallied > INT32_MAX) NAME(empty_tally)(g, h, s);

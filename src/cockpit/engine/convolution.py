@@ -1,0 +1,94 @@
+r"""Convolutions, twice: the derivative of a convolution's gradients without needless work, on a CPU.
+
+A convolution $z = A(x, w)$ is linear in both arguments, and so are its gradients $A_x^\top(\delta, w)$ and
+$A_w^\top(\delta, x)$ in theirs. What flows back through them in a product with the Hessian is made of the same three
+operations. torch makes them too, but also the derivative by an input that nobody asks for (that of the first layer, the
+data: as dear as all else there), and others by convolutions with kernels as large as the images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from cockpit.engine.graph import nodes_behind
+
+Gradients = tuple[Tensor | None, ...]
+"""By input, weight and bias."""
+
+
+class ConvolutionGradients(torch.autograd.Function):
+    """Gradients that are known already, as a function of what they are made of."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, delta: Tensor, x: Tensor, w: Tensor, settings: tuple[Any, ...], *known: Tensor | None
+    ) -> Any:
+        """Return the known gradients."""
+        ctx.save_for_backward(delta, x, w)
+        ctx.set_materialize_grads(False)
+        ctx.settings = settings
+        return tuple(None if g is None else g.detach() for g in known)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_x: Tensor | None, by_w: Tensor | None, by_b: Tensor | None) -> Any:
+        """Return the derivatives by delta, input and weight."""
+        (delta, x, w), settings, needed = ctx.saved_tensors, ctx.settings, ctx.needs_input_grad
+        of_delta = of_x = of_w = None
+        if needed[0] and by_w is not None:
+            of_delta = torch.ops.aten.convolution(x, by_w, by_b, *settings)
+        elif needed[0] and by_b is not None:
+            of_delta = by_b.view(-1, *[1] * (delta.ndim - 2)).expand_as(delta)
+        if needed[0] and by_x is not None:
+            more = torch.ops.aten.convolution(by_x, w, None, *settings)
+            of_delta = more if of_delta is None else more.add_(of_delta)
+        if needed[1] and by_w is not None:
+            of_x = torch.ops.aten.convolution_backward(delta, x, by_w, None, *settings, [True, False, False])[
+                0
+            ]
+        if needed[2] and by_x is not None:
+            of_w = torch.ops.aten.convolution_backward(delta, by_x, w, None, *settings, [False, True, False])[
+                1
+            ]
+        return of_delta, of_x, of_w, *[None] * 4
+
+
+@contextmanager
+def lean_convolutions(starts: Iterable[Tensor]) -> Iterator[None]:
+    """Let gradients that are computed inside the block be derived by `ConvolutionGradients`; they stay the same."""
+    starts = [start for start in starts if start.device.type == "cpu"]  # elsewhere torch's own way is not slow
+    nodes = {
+        node for start in starts for node in nodes_behind(start) if node.name() == "ConvolutionBackward0"
+    }
+    handles = [node.register_hook(_derived(node)) for node in nodes]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _derived(node: Any) -> Callable[[Gradients, Gradients], Gradients | None]:
+    def hook(gradients: Gradients, deltas: Gradients) -> Gradients | None:
+        delta = deltas[0]
+        if delta is None or not torch.is_grad_enabled():
+            return None
+        try:
+            x, w = node._saved_input, node._saved_weight
+        except RuntimeError:  # a checkpoint that gives its tensors once: torch derives these gradients
+            return None
+        settings = tuple(
+            getattr(node, f"_saved_{name}")
+            for name in ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+        )
+        known = (None if g is None else g.detach() for g in gradients)
+        found: Gradients = ConvolutionGradients.apply(delta, x, w, settings, *known)  # type: ignore[no-untyped-call]
+        return found
+
+    return hook

@@ -1,0 +1,50 @@
+"""The compiled kernels, loaded when first asked for, and how they are called."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.native.build import UnavailableError, load
+
+KINDS = {torch.float32: "float", torch.float64: "double"}
+"""The types that the kernels know."""
+
+
+@cache
+def library() -> tuple[ctypes.CDLL | None, str]:
+    """Return the library, or None, with where it is, or why there is none."""
+    try:
+        found = load()
+    except (UnavailableError, OSError, ValueError) as error:  # no folder at all, a $CC that is not a command
+        return None, str(error)
+    return found, str(found._name)
+
+
+def status() -> str:
+    """Return how this machine's CPU counts and multiplies, in words."""
+    found, reason = library()
+    return f"compiled ({reason})" if found else f"by torch ({reason})"
+
+
+def serves(*tensors: Tensor) -> bool:
+    """Say whether the kernels take these tensors: on the CPU, of one type that they know."""
+    dtype = tensors[0].dtype
+    if dtype not in KINDS or any(t.device.type != "cpu" or t.dtype != dtype for t in tensors):
+        return False
+    return library()[0] is not None
+
+
+def kernel(name: str, dtype: torch.dtype) -> Callable[..., int]:
+    """Return a kernel for numbers of a type."""
+    function: Callable[..., int] = getattr(library()[0], f"{name}_{KINDS[dtype]}")
+    return function
+
+
+def pointer(t: Tensor | None) -> ctypes.c_void_p:
+    """Return where a tensor's numbers begin."""
+    return ctypes.c_void_p(None if t is None else t.data_ptr())

@@ -1,0 +1,48 @@
+/* Included once for each type `real`. */
+
+/* Widen n numbers to a block, with zeros behind them. */
+static void NAME(widen)(const real *restrict x, int n, double *restrict wide) {
+    for (int j = 0; j < n; j++) wide[j] = x[j];
+    for (int j = n; j < BLOCK; j++) wide[j] = 0;
+}
+
+/* Products of `rows` vectors a with `others` vectors b, all of n numbers, added to out [rows, others], which is zero;
+ * `same` says that b is a. The space has (rows + others) * BLOCK numbers. */
+void NAME(inner)(const real *const *a, int64_t rows, const real *const *b, int64_t others, int64_t n, int64_t same,
+                 double *space, double *out) {
+    double *second = same ? space : space + rows * BLOCK;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int size = (int)(n - i < BLOCK ? n - i : BLOCK);
+        for (int64_t r = 0; r < rows; r++) NAME(widen)(a[r] + i, size, space + r * BLOCK);
+        for (int64_t k = 0; k < others && !same; k++) NAME(widen)(b[k] + i, size, second + k * BLOCK);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t k = same ? r : 0; k < others; k++)
+                out[r * others + k] += dot(space + r * BLOCK, second + k * BLOCK);
+    }
+    for (int64_t r = 0; r < rows && same; r++)
+        for (int64_t k = 0; k < r; k++) out[r * others + k] = out[k * others + r];
+}
+
+/* Combinations of `rows` vectors a of n numbers by weights [wanted, rows]. */
+void NAME(combine)(const double *weights, const real *const *a, int64_t rows, int64_t wanted, int64_t n, real *out) {
+    double sum[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int size = (int)(n - i < BLOCK ? n - i : BLOCK);
+        for (int64_t k = 0; k < wanted; k++) {
+            const double *w = weights + k * rows;
+            real *restrict to = out + k * n + i;
+            int64_t r = 0;
+            for (int j = 0; j < size; j++) sum[j] = 0;
+            for (; r + 3 <= rows; r += 3) { /* so that the sum is seldom loaded and stored */
+                const real *restrict x = a[r] + i, *restrict y = a[r + 1] + i, *restrict z = a[r + 2] + i;
+                const double u = w[r], v = w[r + 1], t = w[r + 2];
+                for (int j = 0; j < size; j++) sum[j] += u * x[j] + v * y[j] + t * z[j];
+            }
+            for (; r < rows; r++) {
+                const real *restrict x = a[r] + i;
+                for (int j = 0; j < size; j++) sum[j] += w[r] * x[j];
+            }
+            for (int j = 0; j < size; j++) to[j] = (real)sum[j];
+        }
+    }
+}

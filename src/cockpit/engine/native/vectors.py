@@ -1,0 +1,52 @@
+"""Products and combinations of long vectors on a CPU by the C kernels, or None where there are none."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.native.library import kernel, pointer, serves
+
+BLOCK = 256
+"""Of ``vectors.c``."""
+
+
+def inner(rows: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor | None:
+    """Return the products of vectors in the rows [k, D] of some tensors with others, [R, K] float64."""
+    if not serves(*rows, *others):
+        return None
+    same = others is rows
+    a, of_a = _rows(rows)
+    b, of_b = (a, of_a) if same else _rows(others)
+    found = torch.zeros(len(of_a), len(of_b), dtype=torch.float64)
+    space = torch.empty((len(of_a) + len(of_b)) * BLOCK, dtype=torch.float64)
+    counts = [ctypes.c_int64(n) for n in (len(of_a), len(of_b), rows[0].shape[1], same)]
+    call = kernel("inner", rows[0].dtype)
+    call(of_a, counts[0], of_b, *counts[1:], pointer(space), pointer(found))
+    del a, b  # what the places are of had to live until here
+    return found
+
+
+def combine(weights: Tensor, rows: Sequence[Tensor]) -> Tensor | None:
+    """Return combinations of the R vectors in the rows [k, D] of some tensors, with weights [K, R]."""
+    if not serves(*rows):
+        return None
+    kept, places = _rows(rows)
+    weights = weights.to(torch.float64).contiguous()
+    sizes = (len(places), len(weights), rows[0].shape[1])
+    found = torch.empty(sizes[1:], dtype=rows[0].dtype)
+    call = kernel("combine", found.dtype)
+    call(pointer(weights), places, *map(ctypes.c_int64, sizes), pointer(found))
+    del kept
+    return found
+
+
+def _rows(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
+    """Return tensors whose rows are without gaps, and where each row begins."""
+    kept = [t.detach() if t.stride(1) == 1 else t.detach().contiguous() for t in tensors]
+    places = [t.data_ptr() + k * t.stride(0) * t.element_size() for t in kept for k in range(len(t))]
+    return kept, (ctypes.c_void_p * len(places))(*places)

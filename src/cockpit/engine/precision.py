@@ -1,0 +1,20 @@
+"""Precision: in which numbers are summed, and how not to be rounded by the user's settings."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """Return the widest floating type of a device: float64, but for Apple's GPUs."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def without_autocast(device_type: str) -> AbstractContextManager[Any]:
+    """Return a block in which nothing is rounded to a lower precision (at no cost where that is so already)."""
+    if not torch.is_autocast_enabled(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, enabled=False)
