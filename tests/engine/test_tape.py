@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from cockpit import Histogram, Run
+from cockpit import Histogram
 from cockpit.engine import tapes as tapes_module
 from cockpit.engine.tape import Tape
 from cockpit.engine.tapes import MOST, REPEATS
@@ -45,80 +45,6 @@ def test_numbers_are_those_of_the_ordinary_way(
     assert len(replays) >= 8 - REPEATS - 2, "the later steps are replayed"
     assert {t for t, name, _ in found if name == "alpha"} == set(range(7))
     assert found[6, "alpha.slope_end", ""][0] != 0
-
-
-@pytest.mark.parametrize("entry", ["watched", "blind", "attached"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("model", MODELS)
-def test_passes_of_the_user(
-    model: str, optimizer: str, entry: str, tmp_path: Path, replays: list[Tape]
-) -> None:
-    found = compare(tmp_path, model, optimizer, entry=entry)
-    assert len(replays) >= 8 - REPEATS - 2
-    assert not replays[0].asked.own
-    assert found[6, "norm_test", ""][0] > 0
-
-
-def _sometimes_weighted(losses: Tensor, step: int) -> Tensor:
-    if step in (6, 7):
-        return (losses * torch.arange(len(losses), device=losses.device)).mean()  # the first does not count
-    return losses.sum() if step in (12, 13) else losses.mean()
-
-
-@pytest.mark.parametrize(
-    "objective",
-    [lambda losses, step: 0.3 * losses.sum(), _sometimes_weighted],
-    ids=["scaled", "sometimes weighted"],
-)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_weights(
-    optimizer: str, objective: Any, tmp_path: Path, replays: list[Tape], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A recording is of one weight; with others a step goes the ordinary way."""
-    monkeypatch.setattr(Training, "objective", staticmethod(objective))
-    compare(tmp_path, "conv", optimizer, entry="watched", runs={"sizes": [(8,)] * 16})
-    assert len(replays) >= 3
-
-
-def test_weights_that_leave_the_recorded_way(
-    tmp_path: Path, replays: list[Tape], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is no part of the recording was begun with other weights: the step is lost, which is said."""
-    monkeypatch.setattr(Training, "objective", staticmethod(_sometimes_weighted))
-    runs = {"sizes": [(8,)] * 16}
-    found = Training(tmp_path / "replayed", "replayed", "deep", entry="watched").run(**runs)
-    expected = Training(tmp_path / "eager", "eager", "deep", entry="watched").run(**runs)
-    assert replays
-    lost = {6, 12}
-    assert not any(step in lost and name == "norm_test" for step, name, _ in found)
-    near = {step + k for step in lost for k in (-1, 0, 1)}  # alpha takes two steps
-    kept = {key: value for key, value in found.items() if key[0] not in near}
-    assert apart(kept, {key: value for key, value in expected.items() if key[0] not in near}) == []
-    assert any("weights of the examples" in event.text for event in Run(tmp_path / "replayed").events())
-
-
-def test_an_objective_of_which_losses_are_only_a_part(tmp_path: Path, replays: list[Tape]) -> None:
-    """What a penalty adds to ``.grad`` is no gradient of an example."""
-
-    def penalised(training: Training) -> None:
-        training.opt.zero_grad()
-        x, y = batch(training.t, 8)
-        penalty = sum(p.square().sum() for p in training.model.parameters())
-        (losses_of(training.model, x, y).mean() + 0.1 * penalty).backward()
-        training.opt.step()
-        training.t += 1
-
-    found = {}
-    for way in ("replayed", "plain"):
-        training = Training(tmp_path / way, way, entry="attached")
-        for _ in range(8):
-            penalised(training)
-        assert training.cockpit is not None
-        training.cockpit.close()
-        found[way] = records(tmp_path / way)
-    assert replays
-    assert apart(found["replayed"], found["plain"]) == []
-    assert found["replayed"][6, "norm_test", ""] != found["replayed"][6, "grad_norm", ""]
 
 
 def test_curvature_beside_a_recording(tmp_path: Path, replays: list[Tape]) -> None:
@@ -293,20 +219,6 @@ def test_recordings_are_bounded(tmp_path: Path, replays: list[Tape]) -> None:
     training.cockpit.close()
 
 
-def test_kinds_that_never_come_again_are_forgotten(
-    tmp_path: Path, replays: list[Tape], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tapes_module, "SEEN", 4)
-    monkeypatch.setattr(Training, "objective", staticmethod(lambda losses, step: losses.sum() / (50 + step)))
-    training = Training(tmp_path, quantities=["norm_test", "loss"], entry="watched")
-    assert training.cockpit is not None
-    for _ in range(12):
-        training.step()
-        assert len(training.cockpit._engine.passes.watch.tapes._counts) <= 4
-    training.cockpit.close()
-    assert not replays
-
-
 def test_a_step_is_recorded_only_when_it_has_come_before(tmp_path: Path, replays: list[Tape]) -> None:
     training = Training(tmp_path, quantities=["norm_test", "loss"])
     counts = []
@@ -342,17 +254,20 @@ def test_a_recording_that_fails_is_no_harm(
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", ["mlp", "conv", "layer_norm"])
+@pytest.mark.parametrize("entry", ["backward", "attached"])
 def test_a_watched_step_does_not_wait_for_the_device(
-    model: str, optimizer: str, tmp_path: Path, replays: list[Tape]
+    entry: str, model: str, optimizer: str, tmp_path: Path, replays: list[Tape]
 ) -> None:
-    training = Training(tmp_path, "replayed", model, optimizer, quantities=ECONOMY, dtype=torch.float32)
+    settings: dict[str, Any] = {"quantities": ECONOMY, "dtype": torch.float32, "entry": entry}
+    training = Training(tmp_path, "replayed", model, optimizer, **settings)
     x, y = batch(0, 8, torch.float32)
     assert training.cockpit is not None
 
     def step() -> None:
         training.opt.zero_grad()
         assert training.cockpit is not None
-        training.cockpit.backward(losses_of(training.model, x, y))
+        losses = losses_of(training.model, x, y)
+        losses.mean().backward() if entry == "attached" else training.cockpit.backward(losses)
         training.opt.step()
 
     for _ in range(REPEATS + 6):

@@ -62,7 +62,9 @@ class ConvolutionGradients(torch.autograd.Function):
 @contextmanager
 def lean_convolutions(starts: Iterable[Tensor]) -> Iterator[None]:
     """Let gradients that are computed inside the block be derived by `ConvolutionGradients`; they stay the same."""
-    starts = [start for start in starts if start.device.type == "cpu"]  # elsewhere torch's own way is not slow
+    starts = [
+        start for start in starts if start.device.type == "cpu"
+    ]  # elsewhere torch's own way is not slow
     nodes = {
         node for start in starts for node in nodes_behind(start) if node.name() == "ConvolutionBackward0"
     }
