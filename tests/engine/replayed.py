@@ -249,3 +249,19 @@ def repeatable() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.deterministic = before[0]
+
+
+def same_with_and_without(folder: Path, model: str, optimizer: str, **settings: Any) -> None:
+    """Train in single precision, replayed and alone: both models are the same to the bit."""
+    watched = Training(folder, "replayed", model, optimizer, dtype=torch.float32, **settings)
+    alone = Training(None, "replayed", model, optimizer, dtype=torch.float32)
+    with repeatable():
+        for _ in range(8):
+            watched.step()
+            alone.step()
+    assert watched.cockpit is not None
+    watched.cockpit.close()
+    for (name, a), b in zip(
+        watched.model.state_dict().items(), alone.model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(a, b), name

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from cockpit import Run
 from cockpit.engine import tapes as tapes_module
@@ -22,8 +21,8 @@ from engine.replayed import (
     apart,
     compare,
     device,
-    repeatable,
     replays,
+    same_with_and_without,
 )
 
 __all__ = ["device", "replays"]  # fixtures
@@ -85,17 +84,8 @@ def test_loose_calls_of_a_whole_step(
 
 @pytest.mark.usefixtures("cut")
 def test_segments_leave_the_training_alone(tmp_path: Path, replays: list[Tape]) -> None:
-    watched = Training(tmp_path, "replayed", "deep", "adam", dtype=torch.float32, memory=32 * 1024)
-    alone = Training(None, "replayed", "deep", "adam", dtype=torch.float32)
-    with repeatable():
-        for _ in range(8):
-            watched.step()
-            alone.step()
-    assert watched.cockpit is not None
-    watched.cockpit.close()
+    same_with_and_without(tmp_path, "deep", "adam", memory=32 * 1024)
     assert replays
-    for a, b in zip(watched.model.state_dict().values(), alone.model.state_dict().values(), strict=True):
-        assert torch.equal(a, b)
 
 
 @pytest.mark.usefixtures("cut")

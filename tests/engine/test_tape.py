@@ -25,8 +25,8 @@ from engine.replayed import (
     device,
     losses_of,
     needs_cuda,
-    repeatable,
     replays,
+    same_with_and_without,
 )
 from session.loops import records
 
@@ -150,19 +150,8 @@ def test_few_quantities(quantities: list[str], optimizer: str, tmp_path: Path, r
 def test_training_is_the_same_to_the_bit(
     model: str, optimizer: str, tmp_path: Path, replays: list[Tape]
 ) -> None:
-    watched = Training(tmp_path, "replayed", model, optimizer, dtype=torch.float32)
-    alone = Training(None, "replayed", model, optimizer, dtype=torch.float32)
-    with repeatable():
-        for _ in range(8):
-            watched.step()
-            alone.step()
-    assert watched.cockpit is not None
-    watched.cockpit.close()
+    same_with_and_without(tmp_path, model, optimizer)
     assert replays
-    for (name, a), b in zip(
-        watched.model.state_dict().items(), alone.model.state_dict().values(), strict=True
-    ):
-        assert torch.equal(a, b), name
 
 
 @needs_cuda
