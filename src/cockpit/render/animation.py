@@ -23,18 +23,8 @@ from cockpit.instruments.instrument import Source
 from cockpit.instruments.screens import Screen
 from cockpit.instruments.shelf import all_instruments
 from cockpit.render.extent import pinned, shades
-from cockpit.render.figure import (
-    Heading,
-    Picture,
-    chosen,
-    compose,
-    facts,
-    figure_size,
-    instruments_of,
-    run_name,
-    screen_named,
-    settings,
-)
+from cockpit.render.figure import Heading, Picture, compose, figure_size, settings
+from cockpit.render.figure_contents import chosen, facts, instruments_of, run_name, screen_named
 from cockpit.render.palette import DARK, LIGHT
 from cockpit.render.status import chart_of
 
