@@ -13,18 +13,9 @@ from torch.nn import functional as F
 
 from cockpit import Cockpit
 from cockpit.engine import fallback, plans
-from cockpit.engine.coverage import (
-    BATCHNORM,
-    INCOMPLETE,
-    Coverage,
-    Examination,
-    Way,
-    confirmed,
-    couples_examples,
-    probe_weights,
-    shape_plan,
-)
+from cockpit.engine.coverage import Coverage, Way, confirmed, couples_examples, shape_plan
 from cockpit.engine.engine import Engine
+from cockpit.engine.examination import BATCHNORM, INCOMPLETE, Examination, probe_weights
 from cockpit.engine.layers.formula import FORMULAS, Call, Layout, formula
 from cockpit.engine.observed import Observed
 from cockpit.engine.parts import Dense, Part

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from cockpit.engine import gradients
 from cockpit.engine import square_sums as module
 from cockpit.engine.capture import Capture
-from cockpit.engine.coverage import Examination, Plan, Way
+from cockpit.engine.coverage import Plan, Way
+from cockpit.engine.examination import Examination
 from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.square_sums import LayerSums, Passes
 from cockpit.errors import Gap

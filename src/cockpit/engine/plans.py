@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cockpit.engine.capture import Capture
-from cockpit.engine.coverage import Examination, Plan, batch_norms, couple_examples, shape_plan
+from cockpit.engine.coverage import Plan, batch_norms, couple_examples, shape_plan
+from cockpit.engine.examination import Examination
 
 PROOFS = 4
 """How often in a row a forward pass is examined while a gradient vanishes; then at powers of two: some never grow."""

@@ -5,7 +5,7 @@ gradient has one row for each example, $\delta_n$, of which autograd then takes 
 the rows, taken where they are still apart: by a hook on that node of the graph. Position tables are thereby served
 like any other layer; without this they would take a backward pass for every example.
 
-Whether that is all of the gradient is not assumed but checked, as for every formula (`cockpit.engine.coverage`).
+Whether that is all of the gradient is not assumed but checked, as for every formula (`cockpit.engine.examination`).
 """
 
 from __future__ import annotations

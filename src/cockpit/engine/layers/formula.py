@@ -11,7 +11,7 @@ Formulas know nothing of loss scaling or batch layout: the output gradients arri
 own losses, and `Call.split` cuts any tensor into [N, T, *features].
 
 A formula need not be trusted: before it is used on a model, coverage compares it with autograd on the live
-graph (`cockpit.engine.coverage`).
+graph (`cockpit.engine.examination`).
 """
 
 from __future__ import annotations
