@@ -47,7 +47,7 @@ class Bunch:
             return False
         if not g.fast or len(g.parts) != 1 or not isinstance(part, Dense) or g.parameter.numel() > LARGEST:
             return False
-        if part.gradients.dtype is not torch.float32 or not kernels.runs_on(part.gradients):
+        if part.written.dtype is not torch.float32 or not kernels.runs_on(part.written):
             return False
         projections = [s for s in statistics if isinstance(s, Projection)]
         histograms = [s for s in statistics if isinstance(s, Histogram1d)]
@@ -55,7 +55,7 @@ class Bunch:
         if known < len(statistics) or len(histograms) > 1 or len(projections) > kernels.MOST_DIRECTIONS:
             return False
         grid = histograms[0].grid if histograms else Grid(1, -1.0, 1.0)
-        if not statistics or not kernels.supports(grid, part.gradients):
+        if not statistics or not kernels.supports(grid, part.written):
             return False
         if any(isinstance(directions[s][1], Tensor) for s in projections):
             return False
@@ -80,13 +80,18 @@ class Bunch:
 def _reduced(
     statistics: tuple[Statistic, ...], asked: list[Asked]
 ) -> Iterator[tuple[str, Statistic, Tensor]]:
-    gradients = [g.parts[0].dense(0, g.examples).flatten(1) for g, _ in asked]
-    sizes = tuple(g.shape[1] for g in gradients)
+    parts = [part for g, _ in asked for part in g.parts if isinstance(part, Dense)]
+    sizes = tuple(part.shape.numel() for part in parts)
+    factor = parts[0].factor
+    if any(part.factor != factor for part in parts):
+        together = torch.cat([part.gradients.flatten(1) for part in parts], 1)
+    else:
+        together = torch.cat([part.written.flatten(1) for part in parts], 1).mul_(factor)
     projections = [s for s in statistics if isinstance(s, Projection)]
     histogram = next((s for s in statistics if isinstance(s, Histogram1d)), None)
     vectors = [_side_by_side([directions[s] for _, directions in asked]) for s in projections]
     norm2, dots, counts = kernels.segment_statistics(
-        torch.cat(gradients, 1), sizes, vectors, None if histogram is None else histogram.grid
+        together, sizes, vectors, None if histogram is None else histogram.grid
     )
     values: dict[Statistic, Tensor] = {s: dots[:, :, k] for k, s in enumerate(projections)} | {Norm2(): norm2}
     if histogram is not None and counts is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import frexp
 
 import torch
@@ -72,23 +73,32 @@ class Part(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Dense(Part):
-    """Gradients written out, [N, *shape]: for small parameters and for what only the fallback knows."""
+    """Gradients written out, [N, *shape]: for small parameters and for what only the fallback knows.
 
-    gradients: Tensor
+    They are multiplied by ``factor`` when they are looked at: what is bunched is multiplied all at once.
+    """
+
+    written: Tensor
+    factor: float = 1.0
+
+    @cached_property
+    def gradients(self) -> Tensor:
+        """The gradients themselves."""
+        return self.written if self.factor == 1 else self.written * self.factor
 
     @property
     def examples(self) -> int:  # type: ignore[override]
         """Number of examples."""
-        return self.gradients.shape[0]
+        return self.written.shape[0]
 
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
         """Shape of the parameter."""
-        return self.gradients.shape[1:]
+        return self.written.shape[1:]
 
     def scaled(self, factor: float) -> Dense:
-        """Multiply."""
-        return Dense(self.gradients * factor)
+        """Multiply, later."""
+        return Dense(self.written, self.factor * factor)
 
     def dense(self, start: int, stop: int) -> Tensor:
         """Slice."""

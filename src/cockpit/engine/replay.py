@@ -29,18 +29,25 @@ class Replay:
         self.received: list[tuple[Use, Grads]] = []
         self.failure: Exception | None = None
         self._arrived = self._evaluated = 0
+        self._copies = Copies()
+        """Of the open segment, where places are shared."""
+        self._taken = 0
+        """How many of its calls have come."""
 
     def receive(self, use: Use, grads: Grads) -> None:
         """Take a call's output gradients; what fails is kept in `failure`."""
-        if self.failure is not None and self._evaluated:
+        if self.failure is not None and self.lost:
             return
         if self.failure is None:
             try:
                 segment = self._segment_of(use)
-                if self.tape.cut and self.received and segment != self._evaluated:
+                if self._taken and segment != self._evaluated:
                     self._evaluate()
                 if segment is None and self.loose is not None:
                     self.loose.receive(use, grads)
+                    return
+                if self.tape.cut:
+                    self._take(use, grads)
                     return
             except Exception as failure:
                 self.failure = failure
@@ -58,18 +65,24 @@ class Replay:
         self._arrived += 1
         return order[k][2]
 
+    def _take(self, use: Use, grads: Grads) -> None:
+        """Copy what is large at once, so that nothing large is kept alive until the segment is complete."""
+        segment = self.tape.segments[self._evaluated]
+        self._copies.add(live([segment.calls[self._taken]]), live([(use, grads)]))
+        self._taken += 1
+
     def _evaluate(self) -> None:
         """Evaluate the segment that is complete."""
-        self._copy()
+        self._copy_gradients(self._copies)
         self.tape.segment_replays[self._evaluated]()
-        self.received.clear()
+        self._taken = 0
         self._evaluated += 1
 
-    def _copy(self) -> None:
+    def _copy_gradients(self, copies: Copies) -> None:
         segment, parameters = self.tape.segments[self._evaluated], self.tape.asked.parameters
         grads = [parameters[name].grad for name in segment.names]
-        values = [*live(self.received), *(g for g in grads if g is not None)]
-        _copied(segment.places, values)
+        copies.add(list(segment.names.values()), [g for g in grads if g is not None])
+        copies.end()
 
     def end(self, losses: Tensor | None) -> None:
         """Evaluate the rest, when the pass is over."""
@@ -77,10 +90,12 @@ class Replay:
             raise self.failure
         if self._arrived < len(self.tape.order):
             raise RuntimeError("the backward pass ended before the recorded one")
-        if self.tape.cut and self.received:
+        if self._taken:
             self._evaluate()
         elif not self.tape.cut:
-            self._copy()
+            copies = Copies()
+            copies.add(live(self.tape.segments[0].calls), live(self.received))
+            self._copy_gradients(copies)
         if self.loose is not None:
             self.loose.end(self.tape.last)
         if self.tape.losses is not None and losses is not None:
@@ -93,16 +108,26 @@ class Replay:
         return {**self.tape.table.by_parameter(statistic), **loose}
 
 
-def _copied(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    if [t.shape for t in places] != [t.shape for t in values]:
-        raise RuntimeError("the tensors of the backward pass have other shapes than when it was recorded")
-    kinds: dict[tuple[torch.dtype, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
-    for place, value in zip(places, values, strict=True):
-        if value.numel() > LARGE and value.dtype == place.dtype and value.is_floating_point():
-            torch.mul(value, 1, out=place)
-            continue
-        to, source = kinds.setdefault((place.dtype, value.dtype), ([], []))
-        to.append(place)
-        source.append(value)
-    for to, source in kinds.values():
-        torch._foreach_copy_(to, source)
+class Copies:
+    """Copies tensors to their places: large ones at once, small ones together."""
+
+    def __init__(self) -> None:
+        self._small: dict[tuple[torch.dtype, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+
+    def add(self, places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        """Take more of them."""
+        if [t.shape for t in places] != [t.shape for t in values]:
+            raise RuntimeError("the tensors of the backward pass have other shapes than when it was recorded")
+        for place, value in zip(places, values, strict=True):
+            if value.numel() > LARGE and value.dtype == place.dtype and value.is_floating_point():
+                torch.mul(value, 1, out=place)
+                continue
+            to, source = self._small.setdefault((place.dtype, value.dtype), ([], []))
+            to.append(place)
+            source.append(value)
+
+    def end(self) -> None:
+        """Copy what is left."""
+        for to, source in self._small.values():
+            torch._foreach_copy_(to, source)
+        self._small.clear()

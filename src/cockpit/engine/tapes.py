@@ -33,6 +33,8 @@ REPEATS = 2
 """How often a step must have come before it is recorded."""
 SMALL = 64 * 2**20
 """How many bytes may always be copied for a step."""
+COPIED = 128 * 2**20
+"""How many bytes a call may have that is copied: of a larger one, copies take the device longer than launches take."""
 
 
 class Tapes:
@@ -77,7 +79,7 @@ class Tapes:
             return None
         self._memory = memory
         whole = max(SMALL, memory) if asked.late else SMALL
-        limits = Limits(whole, max(SMALL, memory // 16), memory // 2)
+        limits = Limits(whole, max(SMALL, memory // 4), min(COPIED, memory // 2))
         size = sum(4 * sum(s.numel() for s in use.shapes) for use in uses)
         size += sum(x.numel() * x.element_size() for use in uses for x in use.inputs)
         return Recording(asked.plan, asked.parameters, numbers, limits, size <= limits.whole)

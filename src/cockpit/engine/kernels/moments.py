@@ -15,10 +15,10 @@ from torch import Tensor
 
 from cockpit.engine.kernels.language import jit, on_device, runs_on, tl
 
-TILE = 2048
+TILE = 1024
 """Numbers in a tile."""
-LONGEST = 1024
-"""Pixels in a tile's row."""
+LONGEST = 256
+"""Pixels in a tile's row: measured fastest on an H200, with the images of a ResNet-50."""
 
 
 @jit("rows", "channels")
@@ -50,10 +50,39 @@ def _moments(
         mixed += d * away
         first += away
         second += away * away
-    tl.store(sums + row, tl.sum(slope.to(tl.float64), axis=1), mask=there)
-    tl.store(sums + rows + row, tl.sum(mixed.to(tl.float64), axis=1), mask=there)
-    tl.store(sums + 2 * rows + row, tl.sum(first.to(tl.float64), axis=1), mask=there)
-    tl.store(sums + 3 * rows + row, tl.sum(second.to(tl.float64), axis=1), mask=there)
+    tl.store(sums + row, tl.sum(slope, axis=1).to(tl.float64), mask=there)
+    tl.store(sums + rows + row, tl.sum(mixed, axis=1).to(tl.float64), mask=there)
+    tl.store(sums + 2 * rows + row, tl.sum(first, axis=1).to(tl.float64), mask=there)
+    tl.store(sums + 3 * rows + row, tl.sum(second, axis=1).to(tl.float64), mask=there)
+
+
+@jit("examples", "channels", "count", "eps")
+def _scaled(
+    sums, found, examples, channels, count, eps, EXAMPLES: tl.constexpr, CHANNELS: tl.constexpr
+) -> None:
+    c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    lane = tl.arange(0, EXAMPLES)
+    size = examples.to(tl.int64) * channels
+    first = tl.zeros([EXAMPLES, CHANNELS], tl.float64)
+    second = tl.zeros([EXAMPLES, CHANNELS], tl.float64)
+    for start in range(0, examples, EXAMPLES):
+        inside = (start + lane < examples)[:, None] & (c < channels)[None, :]
+        place = (start + lane).to(tl.int64)[:, None] * channels + c[None, :]
+        first += tl.load(sums + 2 * size + place, mask=inside, other=0.0)
+        second += tl.load(sums + 3 * size + place, mask=inside, other=0.0)
+    mean = tl.sum(first, axis=0) / count.to(tl.float64)
+    variance = tl.sum(second, axis=0) / count.to(tl.float64) - mean * mean
+    variance = tl.where(variance < 0, 0.0, variance)
+    inverse = 1 / tl.sqrt(variance + eps)
+    for start in range(0, examples, EXAMPLES):
+        inside = (start + lane < examples)[:, None] & (c < channels)[None, :]
+        place = (start + lane).to(tl.int64)[:, None] * channels + c[None, :]
+        slope = tl.load(sums + place, mask=inside, other=0.0)
+        mixed = tl.load(sums + size + place, mask=inside, other=0.0)
+        tl.store(
+            found + place, ((mixed - mean[None, :] * slope) * inverse[None, :]).to(tl.float32), mask=inside
+        )
+        tl.store(found + size + place, slope.to(tl.float32), mask=inside)
 
 
 def takes(x: Tensor, dy: Tensor) -> bool:
@@ -78,12 +107,13 @@ def scale_and_shift(x: Tensor, dy: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     wide = min(LONGEST, 1 << (pixels - 1).bit_length())
     tall = TILE // wide
     sums = torch.empty(4, n, channels, dtype=torch.float64, device=x.device)
+    found = torch.empty(2, n, channels, dtype=torch.float32, device=x.device)
     with on_device(x):
         _moments[(-(-n * channels // tall),)](
             x.detach(), dy.detach(), sums, n * channels, channels, pixels, ROWS=tall, PIXELS=wide, num_warps=4
         )
-    slope, mixed, first, second = sums.unbind(0)
-    mean = first.sum(0) / (n * pixels)
-    variance = second.sum(0) / (n * pixels) - mean.square()
-    scale = (mixed - mean * slope) * (variance.clamp_min(0) + eps).rsqrt()
-    return scale.float(), slope.float()
+        _scaled[(-(-channels // 16),)](
+            sums, found, n, channels, n * pixels, float(eps), EXAMPLES=32, CHANNELS=16, num_warps=4
+        )
+    scale, shift = found.unbind(0)
+    return scale, shift

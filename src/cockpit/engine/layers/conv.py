@@ -44,7 +44,7 @@ def convolution(call: Call) -> dict[str, Part]:
     assert isinstance(m, Convolution)
     x, dy = (call.split(t, _features(m, t)) for t in (call.input, call.grad))
     mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
-    return {"weight": _convolved(m, x, dy, _padding(m), mode), "bias": _bias(dy)}
+    return {"weight": _convolved(m, x, dy, _padding(m), mode), **_bias(m, dy)}
 
 
 @formula(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, features=_features)
@@ -59,7 +59,7 @@ def transposed_convolution(call: Call) -> dict[str, Part]:
         reached = (x.shape[3 + k] - 1) * m.stride[k] + m.dilation[k] * (m.kernel_size[k] - 1) + 1
         # output_padding adds pixels that no input reaches: a negative pad cuts them off
         pads = [before, reached - before - dy.shape[3 + k], *pads]
-    return {"weight": _convolved(m, dy, x, pads), "bias": _bias(dy)}
+    return {"weight": _convolved(m, dy, x, pads), **_bias(m, dy)}
 
 
 def _padding(m: Convolution) -> list[int]:
@@ -75,8 +75,9 @@ def _padding(m: Convolution) -> list[int]:
     return pads
 
 
-def _bias(dy: Tensor) -> Dense:
-    return Dense(wide(dy).sum((1, *range(3, dy.ndim))))
+def _bias(m: Convolution | Transposed, dy: Tensor) -> dict[str, Part]:
+    """Return the part of the bias; where there is none, the output gradients are not read for it."""
+    return {} if m.bias is None else {"bias": Dense(wide(dy).sum((1, *range(3, dy.ndim))))}
 
 
 def _convolved(

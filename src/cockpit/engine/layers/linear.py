@@ -18,7 +18,10 @@ def linear(call: Call) -> dict[str, Part]:
         a = a.to(b)  # autocast rounded it, too
     else:
         a, b = wide(a), wide(b)
-    return {"weight": outer(a, b, weight), "bias": Dense(b.sum(1, dtype=wide(b[:0]).dtype))}
+    parts: dict[str, Part] = {"weight": outer(a, b, weight)}
+    if call.module.bias is not None:  # the sum takes as long to read as the products do
+        parts["bias"] = Dense(b.sum(1, dtype=wide(b[:0]).dtype))
+    return parts
 
 
 @formula(nn.Bilinear, features=1)
