@@ -7,7 +7,7 @@ out, they fit side by side into one block, which one kernel reduces.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,10 +16,13 @@ from cockpit.engine import kernels
 from cockpit.engine.binning import Grid
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.histograms import Histogram1d
+from cockpit.engine.kernels import trial
 from cockpit.engine.parts import Dense
 from cockpit.engine.reduction import Directions, reductions
 from cockpit.engine.statistics import Norm2, Projection, Statistic
 
+KERNEL = "segments"
+"""The kernel's name, should it be refused."""
 LARGEST = 8192
 """Numbers in a parameter that waits."""
 
@@ -28,9 +31,6 @@ Asked = tuple[ExampleGradients, Directions]
 
 class Bunch:
     """The parameters that wait, with what is asked of them."""
-
-    failure: ClassVar[str | None] = None
-    """Why the kernel does not run here (a compiler that does not take it); from then on nobody waits."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[tuple[Statistic, ...], int], list[Asked]] = {}
@@ -43,7 +43,7 @@ class Bunch:
     def takes(self, g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions) -> bool:
         """Let a parameter wait, if it is one that can; return whether it does."""
         part = g.parts[0]
-        if Bunch.failure is not None:
+        if KERNEL in trial.refused:  # then nobody waits
             return False
         if not g.fast or len(g.parts) != 1 or not isinstance(part, Dense) or g.parameter.numel() > LARGEST:
             return False
@@ -67,19 +67,15 @@ class Bunch:
         """Yield (parameter, statistic, value) of all that waited."""
         waiting, self._waiting = self._waiting, {}
         for (statistics, _), asked in waiting.items():
-            try:
-                found = list(_reduced(statistics, asked))
-            except Exception as failure:  # each by itself, then
-                Bunch.failure = f"{type(failure).__name__}: {failure}"
-                found = [
-                    (g.name, *one) for g, directions in asked for one in reductions(g, statistics, directions)
-                ]
-            yield from found
+            found = trial.tried(KERNEL, partial(_reduced, statistics, asked))
+            if found is None:  # each by itself, then
+                for g, directions in asked:
+                    yield from ((g.name, *one) for one in reductions(g, statistics, directions))
+            else:
+                yield from found
 
 
-def _reduced(
-    statistics: tuple[Statistic, ...], asked: list[Asked]
-) -> Iterator[tuple[str, Statistic, Tensor]]:
+def _reduced(statistics: tuple[Statistic, ...], asked: list[Asked]) -> list[tuple[str, Statistic, Tensor]]:
     parts = [part for g, _ in asked for part in g.parts if isinstance(part, Dense)]
     sizes = tuple(part.shape.numel() for part in parts)
     factor = parts[0].factor
@@ -96,9 +92,11 @@ def _reduced(
     values: dict[Statistic, Tensor] = {s: dots[:, :, k] for k, s in enumerate(projections)} | {Norm2(): norm2}
     if histogram is not None and counts is not None:
         values[histogram] = counts
-    for statistic in statistics:
-        for (g, _), value in zip(asked, values[statistic].unbind(0), strict=True):
-            yield g.name, statistic, value
+    return [
+        (g.name, statistic, value)
+        for statistic in statistics
+        for (g, _), value in zip(asked, values[statistic].unbind(0), strict=True)
+    ]
 
 
 def _side_by_side(directions: list[tuple[Tensor, float | Tensor]]) -> Tensor:

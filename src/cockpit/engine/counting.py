@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from cockpit.engine import kernels, native
 from cockpit.engine.binning import Counter, Grid, bin_index, edges
+from cockpit.engine.kernels.trial import tried
 
 CHUNK = 2**22
 """How many products are written out at once where no kernel counts them unseen."""
@@ -20,7 +23,9 @@ def count(values: Tensor, grid: Grid, place: Tensor | None = None, fast: bool = 
     if fast and values.device.type == "cpu" and (found := native.count(values, grid, place)) is not None:
         return found
     if fast and kernels.supports(grid, values):
-        return kernels.count(values, grid, place)
+        found = tried("count", partial(kernels.count, values, grid, place))
+        if found is not None:
+            return found
     counter = _counter(values, grid)
     _add(counter, values, place)
     return counter.result()
@@ -31,7 +36,9 @@ def count_outer(a: Tensor, b: Tensor, grid: Grid, place: Tensor | None = None, f
     if fast and a.device.type == "cpu" and (found := native.count_outer(a, b, grid, place)) is not None:
         return found
     if fast and kernels.supports(grid, a, b):
-        return kernels.count_outer(a, b, grid, place)
+        found = tried("outer", partial(kernels.count_outer, a, b, grid, place))
+        if found is not None:
+            return found
     counter = _counter(a, grid)
     step = max(1, CHUNK // max(1, a.shape[1] * b.shape[1]))
     for i in range(0, len(a), step):

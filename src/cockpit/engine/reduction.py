@@ -12,12 +12,11 @@ from cockpit.engine import kernels
 from cockpit.engine.binning import Grid
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.histograms import Histogram1d
+from cockpit.engine.kernels.trial import tried
 from cockpit.engine.statistics import Join, Norm2, Projection, Quantiles, SquareSum, Statistic, joined
 
 Directions = Mapping[Projection, tuple[Tensor, float | Tensor]]
 """For every projection its direction, as a vector and a factor."""
-refused: dict[str, str] = {}
-"""Kernels that do not run here (a compiler that does not take them), and why; they are not asked again."""
 
 
 def reductions(
@@ -43,7 +42,7 @@ def reductions(
 def _walk(
     g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
 ) -> Iterator[tuple[Statistic, Tensor]]:
-    products = _tried("products", partial(_multiplied, g, statistics, directions))
+    products = tried("products", partial(_multiplied, g, statistics, directions))
     if products:
         yield from products.items()
         return
@@ -51,7 +50,7 @@ def _walk(
     found: dict[Statistic, list[Tensor]] = {s: [] for s in statistics}
     for block in g.blocks(whole):
         flat = block.reshape(len(block), g.parameter.numel())
-        fused = _tried("block", partial(_fused, flat, statistics, directions))
+        fused = tried("block", partial(_fused, flat, statistics, directions)) or {}
         for s in statistics:
             if s in fused:
                 value: Tensor | None = fused[s]
@@ -67,21 +66,6 @@ def _walk(
                 found[s].append(value)
     for s, values in found.items():
         yield s, joined(s.over_examples, values)
-
-
-def _tried(kernel: str, look: Callable[[], dict[Statistic, Tensor]]) -> dict[Statistic, Tensor]:
-    """Return what a kernel says; nothing where it does not run, so that the simple way is taken."""
-    if kernel in refused:
-        return {}
-    try:
-        return look()
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as failure:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            raise  # it is the recording that failed
-        refused[kernel] = f"{type(failure).__name__}: {failure}"
-        return {}
 
 
 def _multiplied(

@@ -10,7 +10,7 @@ from cockpit.engine import kernels, reduction
 from cockpit.engine.binning import Counter, Grid, edges
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.histograms import Histogram1d
-from cockpit.engine.kernels import counted
+from cockpit.engine.kernels import counted, trial
 from cockpit.engine.parts import Dense
 from cockpit.engine.statistics import Norm2, Statistic
 
@@ -118,7 +118,7 @@ def test_a_kernel_that_does_not_run_costs_nothing_but_time(
 
     calls: list[object] = []
     monkeypatch.setattr(kernels, "block_statistics", refuse)
-    monkeypatch.setattr(reduction, "refused", {})
+    monkeypatch.setattr(trial, "refused", {})
     histogram, block = Histogram1d(20, -1.0, 1.0), normal(4, 30).to(device)
     g = ExampleGradients("p", torch.zeros(30, device=device), (Dense(block),))
     asked: list[Statistic] = [Norm2(), histogram]
@@ -126,5 +126,5 @@ def test_a_kernel_that_does_not_run_costs_nothing_but_time(
         found = dict(reduction.reductions(g, asked, {}))
         torch.testing.assert_close(found[Norm2()].double(), block.double().square().sum(1), rtol=1e-5, atol=0)
         assert torch.equal(found[histogram], histogram.reduce(g))
-    assert reduction.refused == {"block": "RuntimeError: no such instruction"}
+    assert trial.refused == {"block": "RuntimeError: no such instruction"}
     assert len(calls) == 1, "it is not tried again"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cockpit.engine import binning, kernels, reduction
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.histograms import Histogram1d
-from cockpit.engine.kernels import images, product_statistics
+from cockpit.engine.kernels import images, product_statistics, trial
 from cockpit.engine.layers import conv
 from cockpit.engine.layers.conv import Convolved, _convolved, _padding, transposed_convolution
 from cockpit.engine.layers.formula import Call, Layout
@@ -184,11 +184,11 @@ def test_a_kernel_that_does_not_run_costs_nothing_but_time(monkeypatch: pytest.M
 
     monkeypatch.setattr(conv, "rounds", lambda backend: True)
     monkeypatch.setattr(images, "packed", refuse)
-    monkeypatch.setattr(reduction, "refused", {})
+    monkeypatch.setattr(trial, "refused", {})
     part, histogram = part_of(nn.Conv2d(3, 5, 3, device=DEVICE), (6, 5)), Histogram1d(100, -2.0, 2.0)
     g = ExampleGradients("p", torch.zeros(part.shape, device=DEVICE), (part,))
     asked: list[Statistic] = [Norm2(), histogram]
     found = dict(reduction.reductions(g, asked, {}))
     torch.testing.assert_close(found[Norm2()].double(), g.norm2().double(), rtol=1e-4, atol=0)
     assert torch.equal(found[histogram], histogram.reduce(g))
-    assert reduction.refused == {"products": "RuntimeError: no such instruction"}
+    assert trial.refused == {"products": "RuntimeError: no such instruction"}

@@ -11,6 +11,7 @@ from cockpit.engine.binning import Grid
 from cockpit.engine.bunch import LARGEST, Bunch
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.histograms import Histogram1d
+from cockpit.engine.kernels import trial
 from cockpit.engine.parts import Dense
 from cockpit.engine.statistics import Direction, Norm2, Projection, SquareSum, Statistic
 
@@ -89,11 +90,11 @@ def test_a_kernel_that_does_not_run_costs_nothing_but_time(
         raise RuntimeError("no such instruction")
 
     monkeypatch.setattr(kernels, "segment_statistics", refuse)
-    monkeypatch.setattr(Bunch, "failure", None)
+    monkeypatch.setattr(trial, "refused", {})
     bunch, g = Bunch(), asked(device, 5, 1)
     assert bunch.takes(g, [Norm2()], {})
     ((name, statistic, value),) = bunch.reductions()
     assert (name, statistic) == (g.name, Norm2())
     torch.testing.assert_close(value.double(), g.norm2().double(), rtol=1e-5, atol=0)
-    assert Bunch.failure == "RuntimeError: no such instruction"
+    assert trial.refused == {"segments": "RuntimeError: no such instruction"}
     assert not bunch.takes(g, [Norm2()], {}), "it is not tried again"

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cockpit.engine import parts
 from layer_check import by_autograd, check, filled, gradients_of, normal, trace
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -104,3 +105,11 @@ def test_no_waiting_for_the_device() -> None:
                 assert value.is_cuda
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_products_whose_rows_are_copied_to_aligned_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = (there(1, 1, 5, size, seed=size).bfloat16() for size in (16, 11))
+    expected = torch.einsum("ngto,ngti->noi", b.double(), a.double())
+    monkeypatch.setattr(parts, "WORTH", 1)
+    found = parts.Outer(a, b, torch.Size([11, 16])).dense(0, 1)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-6)

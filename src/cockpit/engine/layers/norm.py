@@ -7,13 +7,16 @@ summed loss.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cockpit.engine.kernels import moments
+from cockpit.engine.kernels import moments, normed
+from cockpit.engine.kernels.trial import tried
 from cockpit.engine.layers.formula import Call, formula
 from cockpit.engine.parts import Dense, Part, wide
 
@@ -43,7 +46,12 @@ def layer_norm(call: Call) -> dict[str, Part]:
     m = call.module
     assert isinstance(m, nn.LayerNorm)
     axes = len(m.normalized_shape)
-    x, dy = (wide(call.split(t, axes)) for t in (call.input, call.grad))
+    x, dy = (call.split(t, axes) for t in (call.input, call.grad))
+    if normed.takes(x, dy) and (
+        found := tried("normed", partial(normed.scale_and_shift, x, dy, m.eps, True))
+    ):
+        return {"weight": Dense(found[0]), "bias": Dense(found[1])}
+    x, dy = wide(x), wide(dy)
     return _scale_and_shift(F.layer_norm(x, m.normalized_shape, eps=m.eps).to(dy), dy)
 
 
@@ -53,7 +61,11 @@ def rms_norm(call: Call) -> dict[str, Part]:
     m = call.module
     assert isinstance(m, nn.RMSNorm)
     axes = len(m.normalized_shape)
-    x, dy = (wide(call.split(t, axes)) for t in (call.input, call.grad))
+    x, dy = (call.split(t, axes) for t in (call.input, call.grad))
+    eps = torch.finfo(wide(x[:0]).dtype).eps if m.eps is None else m.eps
+    if normed.takes(x, dy) and (found := tried("normed", partial(normed.scale_and_shift, x, dy, eps, False))):
+        return {"weight": Dense(found[0])}
+    x, dy = wide(x), wide(dy)
     xhat = F.rms_norm(x, list(m.normalized_shape), eps=m.eps).to(dy)
     return {"weight": Dense((xhat * dy).sum(1))}
 
@@ -110,8 +122,9 @@ def batch_norm(call: Call) -> dict[str, Part]:
     assert isinstance(m, nn.modules.batchnorm._BatchNorm)
     features = call.grad.ndim - 1
     if _uses_batch(m) and call.simple and moments.takes(call.input, call.grad):
-        scale, shift = moments.scale_and_shift(call.input, call.grad, m.eps)
-        return {"weight": Dense(scale), "bias": Dense(shift)}
+        found = tried("moments", partial(moments.scale_and_shift, call.input, call.grad, m.eps))
+        if found is not None:
+            return {"weight": Dense(found[0]), "bias": Dense(found[1])}
     x = wide(call.input)
     # eval leaves the running statistics alone, so they are still those of the forward pass
     xhat = (
