@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cockpit import Cockpit, Histogram, attach
-from cockpit.engine import derived, native
+from cockpit.engine import lengths, native
 from cockpit.engine import tapes as tapes_module
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.replay import Replay
@@ -40,7 +40,13 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "cpu":
         monkeypatch.setattr(Recorder, "serves", NotedRecorder.serves)
         monkeypatch.setattr(tapes_module, "Recorder", NotedRecorder)
-        read = [(native, "count"), (native, "count_outer"), (native, "places"), (derived, "_squares")]
+        read = [
+            (native, "count"),
+            (native, "count_outer"),
+            (native, "places"),
+            (native, "lengths"),
+            (lengths, "_on_cpu"),
+        ]
         for module, name in read:
             monkeypatch.setattr(module, name, noted(getattr(module, name)))
         monkeypatch.setattr(Transfer, "_sent", lambda self, flat: None if flat is None else flat.clone())

@@ -7,20 +7,21 @@ micro-batches and ranks. A `Length` does so with a vector of the step: gradient,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-import torch
 from torch import Tensor
 
 from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.lengths import groups, squared_lengths
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Known
-from cockpit.engine.parts import wide
 from cockpit.engine.precision import wide_dtype
 from cockpit.engine.statistics import Join, SquareSum, Statistic, Total
-from cockpit.engine.sums import ROW, signed_sums, wide_sum
+from cockpit.engine.sums import signed_sums, wide_sum
 from cockpit.engine.takeuchi import takeuchi, takeuchi_of_all
+
+FEW = 4
+"""Fewer parameters than this are looked at one by one."""
 
 
 class Folded(Statistic):
@@ -76,7 +77,7 @@ class Derived(Folded):
         Where launches are what counts, together: some at a time, so that what is formed does not grow with them.
         """
         found: list[Tensor] = []
-        for start, stop in _groups([x.numel() for x in sources[0]]):
+        for start, stop in groups([x.numel() for x in sources[0]]):
             group = [list(x[start:stop]) for x in sources]
             if group[0][0].device.type == "cpu" or stop - start < FEW:
                 found += [self.derive(examples, *each) for each in zip(*group, strict=True)]
@@ -171,81 +172,3 @@ def is_curved(need: object) -> bool:
     """Say whether a need rests on a curvature diagonal."""
     sources = need.sources if isinstance(need, Derived) else ()
     return any(isinstance(x, Diagonal | DiagonalVariance) for x in (need, *sources))
-
-
-GROUP = 2**24
-"""How many numbers of several parameters are looked at together (64 MiB in float32)."""
-FEW = 4
-"""Fewer parameters than this are looked at one by one."""
-
-
-def squared_lengths(vectors: Sequence[Tensor], origins: Sequence[Tensor] | None = None) -> list[Tensor]:
-    r"""Return $\|x_p\|^2$, or $\|x_p - y_p\|^2$, in wide sums: a few launches for all parameters together."""
-    found: list[Tensor] = []
-    if origins is not None and vectors and vectors[0].device.type == "cpu":
-        return [_squared_distance(x, y) for x, y in zip(vectors, origins, strict=True)]
-    for start, stop in _groups([v.numel() for v in vectors]):
-        group = list(vectors[start:stop])
-        if origins is not None:
-            group = list(torch._foreach_sub(group, list(origins[start:stop])))
-        found += _squares(group)
-    return found
-
-
-PIECE = 2**17
-"""How many numbers are subtracted at once on a CPU, where the difference stays in the cache."""
-
-
-def _squared_distance(x: Tensor, y: Tensor) -> Tensor:
-    if x.numel() <= PIECE:
-        return _squares([x - y])[0]
-    pieces = zip(x.reshape(-1).split(PIECE), y.reshape(-1).split(PIECE), strict=True)
-    room = torch.empty(PIECE, dtype=torch.promote_types(x.dtype, y.dtype))  # one for all: new memory is slow
-    rows = torch.cat([_row_lengths(wide(torch.sub(a, b, out=room[: len(a)]))) for a, b in pieces])
-    return _squared(rows, lambda: torch.linalg.vector_norm(x - y, dtype=torch.float64))
-
-
-def _squares(vectors: list[Tensor]) -> list[Tensor]:
-    dtype = wide_dtype(vectors[0].device)
-    if vectors[0].device.type != "cpu" or any(v.dtype == torch.float64 for v in vectors):
-        norms = torch._foreach_norm(vectors, 2, dtype=dtype)
-        return list(torch._foreach_mul(norms, norms))
-    return [
-        torch.linalg.vector_norm(vector, dtype=dtype).square()
-        if vector.numel() <= ROW
-        else _squared(
-            _row_lengths(wide(vector)), partial(torch.linalg.vector_norm, vector, dtype=torch.float64)
-        )
-        for vector in vectors
-    ]
-
-
-def _squared(rows: Tensor, length: Callable[[], Tensor]) -> Tensor:
-    """Return the square of the length that rows make up; by the slow way if it is beyond single precision."""
-    rows = rows.double()
-    total = rows.dot(rows)
-    return total if 1e-30 < float(total) < 1e30 else length().square()
-
-
-def _row_lengths(x: Tensor) -> Tensor:
-    """Return the lengths of rows that a tensor is cut into, its own where they are neither very long nor short."""
-    width = x.numel() // len(x)
-    if not ROW // 64 <= width <= ROW:
-        width = ROW
-    flat = x.reshape(-1)
-    cut = len(flat) // width * width
-    rows: Tensor = torch.linalg.vector_norm(flat[:cut].view(-1, width), dim=1)
-    if cut == len(flat):
-        return rows
-    return torch.cat([rows, torch.linalg.vector_norm(flat[cut:], dim=0, keepdim=True)])
-
-
-def _groups(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Cut a list of vectors into runs of at most `GROUP` numbers."""
-    cuts, start, size = [], 0, 0
-    for k, numbers in enumerate(sizes):
-        if k > start and size + numbers > GROUP:
-            cuts.append((start, k))
-            start, size = k, 0
-        size += numbers
-    return [*cuts, (start, len(sizes))] if sizes else []

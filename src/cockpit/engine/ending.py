@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from cockpit.engine.derived import Derived, MeanNorm2, squared_lengths
+from cockpit.engine.derived import Derived, MeanNorm2
+from cockpit.engine.lengths import squared_lengths
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.ranks import Ranks

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Coverage
-from cockpit.engine.derived import Separation, squared_lengths
+from cockpit.engine.derived import Separation
 from cockpit.engine.ending import Ending, Reader, give_up_update
 from cockpit.engine.factored import Vectors
+from cockpit.engine.lengths import squared_lengths
 from cockpit.engine.motion import Motion
 from cockpit.engine.needs import Need
 from cockpit.engine.observed import Observed

@@ -13,9 +13,9 @@ from cockpit.engine.accumulated import Accumulated, altered
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Coverage, Plan, Way
-from cockpit.engine.derived import squared_lengths
 from cockpit.engine.ending import SEVERAL
 from cockpit.engine.graph import graphs_kept
+from cockpit.engine.lengths import squared_lengths
 from cockpit.engine.motion import Motion
 from cockpit.engine.needs import Known
 from cockpit.engine.plans import Plans

@@ -22,8 +22,9 @@ from torch import Tensor
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
-from cockpit.engine.derived import Derived, Folded, MeanNorm2, Separation, is_curved, squared_lengths
+from cockpit.engine.derived import Derived, Folded, MeanNorm2, Separation, is_curved
 from cockpit.engine.histograms import Histogram
+from cockpit.engine.lengths import squared_lengths
 from cockpit.engine.parts import wide
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.recording import Recording, Segment

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from cockpit.engine.derived import Length, squared_lengths
+from cockpit.engine.derived import Length
+from cockpit.engine.lengths import squared_lengths
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.statistics import Direction, Projection

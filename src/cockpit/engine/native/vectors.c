@@ -1,4 +1,4 @@
-/* Products and combinations of long vectors of float32 or float64, each had from one look at them.
+/* Products, combinations and lengths of long vectors of float32 or float64, each had from one look at them.
  *
  * Everything is summed in float64, where the product of two float32 numbers is exact. A block of every vector is
  * widened at a time, and stays in the cache for all that is done with it.

@@ -46,3 +46,26 @@ void NAME(combine)(const double *weights, const real *const *a, int64_t rows, in
         }
     }
 }
+
+/* Squared lengths of `count` vectors a, or of a - b where there are b; `sizes` are their numbers, out [count]. */
+void NAME(lengths)(const real *const *a, const real *const *b, const int64_t *sizes, int64_t count, double *out) {
+    enum { WIDTH = 4 * LANES };
+    for (int64_t k = 0; k < count; k++) {
+        const real *restrict x = a[k], *restrict y = b ? b[k] : 0;
+        const int64_t whole = sizes[k] / WIDTH * WIDTH;
+        double part[WIDTH] = {0}, sum = 0;
+        for (int64_t i = 0; i < whole && !y; i += WIDTH)
+            for (int l = 0; l < WIDTH; l++) part[l] += (double)x[i + l] * x[i + l];
+        for (int64_t i = 0; i < whole && y; i += WIDTH)
+            for (int l = 0; l < WIDTH; l++) {
+                const double d = (double)x[i + l] - y[i + l];
+                part[l] += d * d;
+            }
+        for (int64_t i = whole; i < sizes[k]; i++) {
+            const double d = (double)x[i] - (y ? y[i] : 0);
+            sum += d * d;
+        }
+        for (int l = 0; l < WIDTH; l++) sum += part[l];
+        out[k] = sum;
+    }
+}

@@ -1,4 +1,4 @@
-"""Products and combinations of long vectors on a CPU by the C kernels, or None where there are none."""
+"""Products, combinations and lengths of long vectors on a CPU by the C kernels, or None where there are none."""
 
 from __future__ import annotations
 
@@ -45,8 +45,26 @@ def combine(weights: Tensor, rows: Sequence[Tensor]) -> Tensor | None:
     return found
 
 
+def lengths(vectors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> list[Tensor] | None:
+    """Return the squared lengths of tensors, or (with others) of their differences from them, in float64."""
+    if not vectors or not serves(*vectors, *others):
+        return None
+    if not all(t.is_contiguous() for t in (*vectors, *others)):
+        return None
+    found = torch.empty(len(vectors), dtype=torch.float64)
+    a, b = (_array(ctypes.c_void_p, [t.data_ptr() for t in tensors]) for tensors in (vectors, others))
+    sizes = _array(ctypes.c_int64, [t.numel() for t in vectors])
+    call = kernel("lengths", vectors[0].dtype)
+    call(a, b if others else None, sizes, ctypes.c_int64(len(vectors)), pointer(found))
+    return list(found.unbind(0))
+
+
+def _array(kind: Any, values: Sequence[int]) -> Any:
+    return (kind * len(values))(*values)
+
+
 def _rows(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
     """Return tensors whose rows are without gaps, and where each row begins."""
     kept = [t.detach() if t.stride(1) == 1 else t.detach().contiguous() for t in tensors]
     places = [t.data_ptr() + k * t.stride(0) * t.element_size() for t in kept for k in range(len(t))]
-    return kept, (ctypes.c_void_p * len(places))(*places)
+    return kept, _array(ctypes.c_void_p, places)
