@@ -19,6 +19,14 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Te
     return x.to(DEVICE, dtype)
 
 
+def inputs_and_gradients(
+    device: torch.device, *shape: int, mean: float = 0.0, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(1)
+    x, dy = (torch.randn(*shape, generator=g, dtype=torch.float64) for _ in range(2))
+    return (x + mean).to(device, dtype), dy.to(device, dtype)
+
+
 def written_out(products: Products) -> Tensor:
     """[N, O, I, T] in float64."""
     a, b = products.a.double(), products.b.double()

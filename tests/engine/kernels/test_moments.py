@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cockpit.engine.kernels import moments
+from engine.kernels.factors import inputs_and_gradients
 
 
 def written_out(x: Tensor, dy: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -16,20 +17,12 @@ def written_out(x: Tensor, dy: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return (xhat * dy.double()).sum(space), dy.double().sum(space)
 
 
-def images(
-    device: torch.device, *shape: int, mean: float = 0.0, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(1)
-    x, dy = (torch.randn(*shape, generator=g, dtype=torch.float64) for _ in range(2))
-    return (x + mean).to(device, dtype), dy.to(device, dtype)
-
-
 @pytest.mark.parametrize(
     "shape", [(3, 5, 2, 2), (2, 7, 7, 7), (4, 3, 40, 31), (1, 2, 9), (2, 3, 2, 3, 4), (2, 1, 1, 1)]
 )
 @pytest.mark.parametrize("mean", [0.0, 1000.0])
 def test_in_one_look(device: torch.device, shape: tuple[int, ...], mean: float) -> None:
-    x, dy = images(device, *shape, mean=mean)
+    x, dy = inputs_and_gradients(device, *shape, mean=mean)
     assert moments.takes(x, dy)
     found, expected = moments.scale_and_shift(x, dy, 1e-5), written_out(x, dy, 1e-5)
     for a, b in zip(found, expected, strict=True):
@@ -38,13 +31,13 @@ def test_in_one_look(device: torch.device, shape: tuple[int, ...], mean: float) 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_summed_in_single(device: torch.device, dtype: torch.dtype) -> None:
-    x, dy = images(device, 3, 4, 6, 6, dtype=dtype)
+    x, dy = inputs_and_gradients(device, 3, 4, 6, 6, dtype=dtype)
     for a, b in zip(moments.scale_and_shift(x, dy, 1e-5), written_out(x, dy, 1e-5), strict=True):
         torch.testing.assert_close(a.double(), b, rtol=2e-5, atol=2e-5)
 
 
 def test_what_it_does_not_take(device: torch.device) -> None:
-    x, dy = images(device, 3, 4, 6, 6)
+    x, dy = inputs_and_gradients(device, 3, 4, 6, 6)
     assert not moments.takes(x.double(), dy.double())
     assert not moments.takes(x.to(memory_format=torch.channels_last), dy)
     assert not moments.takes(x[:, :, 0, 0], dy[:, :, 0, 0])

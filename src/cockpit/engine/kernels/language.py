@@ -25,6 +25,7 @@ __all__ = [
     "on_device",
     "population",
     "programs",
+    "read_together",
     "runs_on",
     "tl",
     "triton",
@@ -54,6 +55,16 @@ def available() -> bool:
 def runs_on(x: Tensor) -> bool:
     """Say whether kernels can read this tensor."""
     return available() and (x.is_cuda or INTERPRETED)
+
+
+NARROW = (torch.float32, torch.bfloat16, torch.float16)
+"""Types that kernels widen to float32."""
+
+
+def read_together(x: Tensor, y: Tensor) -> bool:
+    """Say whether kernels can read two tensors number by number."""
+    known = x.dtype in NARROW and y.dtype in NARROW and x.shape == y.shape and x.numel() > 0
+    return known and runs_on(x) and x.is_contiguous() and y.is_contiguous()
 
 
 def jit(*unspecialised: str) -> Callable[[Callable[..., Any]], Any]:
