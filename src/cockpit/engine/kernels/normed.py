@@ -38,8 +38,8 @@ def _normed(
     lane = tl.arange(0, FEATURES)
     known = lane < features
     base = tl.program_id(0).to(tl.int64) * positions
-    scale = tl.zeros([FEATURES], tl.float32)
-    shift = tl.zeros([FEATURES], tl.float32)
+    scale = tl.zeros([ROWS, FEATURES], tl.float32)
+    shift = tl.zeros([ROWS, FEATURES], tl.float32)
     for turn in range(0, per):
         row = (tl.program_id(1) * per + turn) * ROWS + tl.arange(0, ROWS)
         inside = (row < positions)[:, None] & known[None, :]
@@ -50,15 +50,15 @@ def _normed(
             mean = tl.sum(value, axis=1) / features
             value = tl.where(inside, value - mean[:, None], 0.0)
         variance = tl.sum(value * value, axis=1) / features
-        scale += tl.sum(d * value / tl.sqrt(variance + eps)[:, None], axis=0)
-        shift += tl.sum(d, axis=0)
+        scale += d * (value / tl.sqrt(variance + eps)[:, None])
+        shift += d
     at = (
         partial
         + (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 2 * features
         + lane
     )
-    tl.store(at, scale, mask=known)
-    tl.store(at + features, shift, mask=known)
+    tl.store(at, tl.sum(scale, axis=0), mask=known)
+    tl.store(at + features, tl.sum(shift, axis=0), mask=known)
 
 
 def takes(x: Tensor, dy: Tensor) -> bool:
