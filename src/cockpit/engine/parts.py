@@ -81,10 +81,14 @@ class Dense(Part):
     written: Tensor
     factor: float = 1.0
 
-    @cached_property
+    @property
     def gradients(self) -> Tensor:
         """The gradients themselves."""
-        return self.written if self.factor == 1 else self.written * self.factor
+        return self.written if self.factor == 1 else self._multiplied
+
+    @cached_property
+    def _multiplied(self) -> Tensor:
+        return self.written * self.factor
 
     @property
     def examples(self) -> int:  # type: ignore[override]
