@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from cockpit.engine import gradients
-from cockpit.engine.layers.formula import formula_for
-from layer_check import check, filled, gradients_of, normal, trace
+from cockpit.engine.layers.formula import Replay, formula_for
+from cockpit.testing import problems
+from layer_check import by_autograd, check, filled, gradients_of, normal, trace
+from reference.twins import train
+from watched import SCALARS, differences, watch
 
 N, T, D, H = 3, 4, 5, 2
 KINDS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
@@ -19,6 +25,13 @@ KINDS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "lstm, projected": (nn.LSTM, {"proj_size": 1}),
     "gru": (nn.GRU, {}),
 }
+
+
+@pytest.fixture(autouse=True)
+def seed() -> Iterator[None]:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        yield
 
 
 def layer(which: str, **options: Any) -> nn.Module:
@@ -59,12 +72,65 @@ def test_gradients_of_one_output_only(which: str, only: int) -> None:
     check(module, normal(T, N, D), n=N, used=lambda outputs: (outputs[only],))
 
 
-def test_dropout_before_the_last_layer_matters_in_training_only() -> None:
-    module = layer("gru", num_layers=2, dropout=0.5)
-    f = formula_for(module)
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("which", KINDS)
+def test_dropout_draws_the_same_masks_again(which: str, first: bool) -> None:
+    x = normal(N, T, D) if first else normal(T, N, D)
+    for options in ({"num_layers": 2}, {"num_layers": 3, "bidirectional": True}):
+        module = layer(which, batch_first=first, dropout=0.4, **options)
+        check(module, x, n=N)
+        check(module, x, initial(module), n=N, again=(normal(*x.shape, seed=1),), keep=[2, 0])
+    check(layer(which, num_layers=2, dropout=0.4).eval(), normal(T, N, D), n=N)
+
+
+def test_everything_dropped() -> None:
+    module = layer("lstm", num_layers=2, dropout=1.0)
+    losses, calls = trace(module, [((normal(T, N, D),), {})], N)
+    expected = by_autograd(module, losses)
+    for name, found in gradients_of(calls).items():
+        torch.testing.assert_close(found.dense(0, N), expected[name], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("which", KINDS)
+def test_running_again_leaves_the_random_state_alone(which: str) -> None:
+    _, calls = trace(layer(which, num_layers=2, dropout=0.4), [((normal(T, N, D),), {})], N)
+    before = torch.get_rng_state()
+    gradients_of(calls)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_dropout_without_a_random_state_is_an_error() -> None:
+    module = layer("gru", num_layers=2, dropout=0.4)
+    _, (call,) = trace(module, [((normal(T, N, D),), {})], N)
+    with pytest.raises(RuntimeError, match="random state"):
+        gradients_of([replace(call, replay=None)])
+
+
+def test_masks_of_another_device_are_hidden() -> None:
+    module = layer("lstm", num_layers=2, dropout=0.4).to("meta")
+    f, x = formula_for(module), torch.empty(T, N, D, device="meta")
     assert f is not None
-    assert "dropout" in (f.refuses(module, (normal(T, N, D),), {}) or "")
-    check(module.eval(), normal(T, N, D), n=N)
+    assert "hidden" in (f.refuses(module, (x,), {}) or "")
+    assert not f.replays(module)
+    assert f.refuses(module.eval(), (x,), {}) is None
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+@pytest.mark.parametrize("drawn", ["the same masks", "other masks"])
+def test_masks_that_are_not_those_of_the_layer_are_noticed(
+    drawn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if drawn == "other masks":
+        monkeypatch.setattr(Replay, "__call__", lambda self: torch.random.fork_rng([]))
+    problem = next(p for p in problems() if p.name == "characters")
+    twin = train(problem, sgd, [[4], [4]], "mean")
+    run, cockpit, _ = watch(problem, sgd, [[4], [4]], tmp_path, SCALARS, "mean")
+    assert differences(run, twin, SCALARS) == []
+    ways = {way for name, (way, _) in cockpit.coverage.items() if name.startswith("lstm")}
+    assert ways == {"formula"} if drawn == "the same masks" else ways <= {"vmap", "loop"}
 
 
 @pytest.mark.parametrize("which", ["tanh", "lstm", "gru"])
