@@ -108,3 +108,11 @@ def test_distances_beyond_single_precision(monkeypatch: pytest.MonkeyPatch) -> N
 def test_no_vectors() -> None:
     assert squared_lengths([]) == []
     assert squared_lengths([], []) == []
+
+
+def test_multiples() -> None:
+    values = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(3.0)}
+    found = lengths.multiples(values, {"a": 2.0, "b": 0.5})
+    assert {n: x.tolist() for n, x in found.items()} == {"a": [2.0, 4.0], "b": 1.5}
+    assert lengths.multiples(values, {"a": 1.0, "b": 1.0}) == values, "nothing is copied"
+    assert lengths.multiples({}, {}) == {}

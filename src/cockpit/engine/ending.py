@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.derived import Derived, MeanNorm2
-from cockpit.engine.lengths import squared_lengths
+from cockpit.engine.lengths import multiples, squared_lengths
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.ranks import Ranks
@@ -69,7 +69,8 @@ class Ending:
         table.close([s for s in (MEAN, UPDATE) if s in late and not (s == UPDATE and follows)], self.ranks)
         if follows:
             means = table.by_parameter(MEAN)
-            table.enter(UPDATE, {n: m * updates[n][1] for n, m in means.items() if n in updates})
+            followed = {n: m for n, m in means.items() if n in updates}
+            table.enter(UPDATE, multiples(followed, {n: updates[n][1] for n in followed}))
         for statistic in self.asked.statistics:
             if isinstance(statistic, Derived) and not (step.own and isinstance(statistic, MeanNorm2)):
                 table.derive(statistic, self.examples)
@@ -90,7 +91,8 @@ class Ending:
             return
         zero = torch.zeros_like(next(iter(step.lengths.values())))
         scale = 1 / max(1, self.examples) ** 2
-        mean2 = {n: step.lengths[n] * scale if n in step.lengths else zero for n in step.parameters}
+        mean2 = {n: step.lengths.get(n, zero) for n in step.parameters}
+        mean2 = multiples(mean2, dict.fromkeys(mean2, scale))
         if GRADIENTS in self.asked.needs:
             table.enter(GRADIENTS, mean2, everywhere=True)
         if step.own and MeanNorm2() in self.asked.needs:
@@ -125,7 +127,9 @@ class Ending:
             rates = self.rates
             if wanted:  # the optimiser has subtracted the mean gradient
                 gradients = table.by_parameter(GRADIENTS)
-                lengths = {n: x * rates.get(n, 0.0) * rates.get(n, 0.0) for n, x in gradients.items()}
+                # (A power beyond all numbers would be an error, a product is inf.)
+                squares = {n: rates.get(n, 0.0) * rates.get(n, 0.0) for n in gradients}
+                lengths = multiples(gradients, squares)
                 table.enter(UPDATES, lengths, everywhere=True)
             if not needed:
                 return {}
@@ -134,10 +138,8 @@ class Ending:
         if not updates:
             return {}
         if wanted:
-            found = squared_lengths([u for u, _ in updates.values()])
-            lengths = {
-                n: x if f == 1 else x * f**2 for x, (n, (_, f)) in zip(found, updates.items(), strict=True)
-            }
+            found = dict(zip(updates, squared_lengths([u for u, _ in updates.values()]), strict=True))
+            lengths = multiples(found, {n: f * f for n, (_, f) in updates.items()})
             table.enter(UPDATES, lengths, everywhere=True)
         return updates if needed else {}
 

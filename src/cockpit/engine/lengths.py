@@ -6,7 +6,7 @@ without it torch sums short rows in single precision, which are widened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -34,6 +34,14 @@ def squared_lengths(vectors: Sequence[Tensor], origins: Sequence[Tensor] | None 
             group = list(torch._foreach_sub(group, list(origins[start:stop])))
         found += _squares(group)
     return found
+
+
+def multiples(values: Mapping[str, Tensor], factors: Mapping[str, float]) -> dict[str, Tensor]:
+    """Return each value times its factor, for all parameters in one operation."""
+    if all(factors[name] == 1 for name in values):
+        return dict(values)
+    found = torch._foreach_mul(list(values.values()), [factors[name] for name in values])
+    return dict(zip(values, found, strict=True))
 
 
 def _on_cpu(vectors: Sequence[Tensor], origins: Sequence[Tensor] | None) -> list[Tensor]:

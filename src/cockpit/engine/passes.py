@@ -15,7 +15,7 @@ from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Coverage, Plan, Way
 from cockpit.engine.ending import SEVERAL
 from cockpit.engine.graph import graphs_kept
-from cockpit.engine.lengths import squared_lengths
+from cockpit.engine.lengths import multiples, squared_lengths
 from cockpit.engine.motion import Motion
 from cockpit.engine.needs import Known
 from cockpit.engine.plans import Plans
@@ -206,10 +206,8 @@ class Passes:
             grown = step.accumulated.leave()
             if self.asked.lengths:
                 sums = step.accumulated.sums()
-                raw = squared_lengths([v for v, _ in sums.values()])
-                step.lengths = {
-                    n: x * factor**2 for x, (n, (_, factor)) in zip(raw, sums.items(), strict=True)
-                }
+                raw = dict(zip(sums, squared_lengths([v for v, _ in sums.values()]), strict=True))
+                step.lengths = multiples(raw, {n: factor * factor for n, (_, factor) in sums.items()})
             if batch is not None and not batch.plan.checked:
                 batch.confirm({n: v * factor for n, (v, factor) in grown.items()})
             if self.asked.sums or (MEAN in self.asked.needs and not step.immediate):
