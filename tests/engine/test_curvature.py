@@ -200,6 +200,27 @@ def test_a_tensor_under_two_names_counts_once():
     assert flat.size == 2
 
 
+@pytest.mark.parametrize("shapes", [[(2, 3), (), (4,)], [(2, 3)], [(2, 3), (2, 0), (4,)]])
+@pytest.mark.parametrize("last", [F64, torch.float32])
+def test_vectors_are_taken_apart_and_joined_again(shapes, last):
+    """Of one tensor or several, empty ones and of different types; what is joined is nobody else's."""
+    tensors = {str(k): torch.randn(shape, dtype=F64) for k, shape in enumerate(shapes)}
+    tensors["last"] = torch.randn(5, 1).to(last)
+    flat = FlatParameters(tensors if len(shapes) > 1 else {"0": tensors["0"]})
+    vector = torch.arange(flat.size, dtype=flat.dtype)
+    pieces = flat.split(vector)
+    for piece, p in zip(pieces, flat.tensors, strict=True):
+        assert (piece.shape, piece.dtype) == (p.shape, p.dtype)
+    joined = flat.join(pieces)
+    torch.testing.assert_close(joined, vector)
+    joined.zero_()
+    assert vector.sum() > 0
+    expected = vector.clone()
+    expected[: flat.sizes[0]] = 0
+    torch.testing.assert_close(flat.join([None, *pieces[1:]]), expected)
+    torch.testing.assert_close(flat.join([p.T if p.ndim == 2 else p for p in pieces]).sum(), vector.sum())
+
+
 def test_nothing_to_differentiate_by_is_a_gap():
     with pytest.raises(Gap, match=r"^no_parameters"):
         FlatParameters({})

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.functional import hessian
 
-from cockpit.engine.loss_graph import LossGraph, loss_hessian
+from cockpit.engine.loss_graph import LossGraph, insist_finite, loss_hessian
 from cockpit.errors import Gap
 
 F64 = torch.float64
@@ -156,6 +156,14 @@ def test_an_output_that_is_a_parameter_itself():
     torch.testing.assert_close(
         loss_hessian((f - x).square().mean(1), (f,)), (2 / 3 * torch.eye(3, dtype=F64)).expand(4, 3, 3)
     )
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_losses_that_are_not_finite_are_a_gap(bad):
+    insist_finite(torch.full((4,), 3e38))  # whose sum is not finite, while they are
+    for losses in (torch.tensor([1.0, bad, 2.0]), torch.tensor([torch.inf, bad])):
+        with pytest.raises(Gap, match=r"^nonfinite"):
+            insist_finite(losses)
 
 
 def test_a_loss_without_second_derivative_is_a_gap():

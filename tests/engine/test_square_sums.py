@@ -141,6 +141,15 @@ def test_layers_together_equal_one_example_and_column_at_a_time(case: str, count
 
 
 @pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("biased", [(True, True, True), (True, False, True), (True, False, False)])
+def test_the_biases_of_layers_together(count: int, biased: tuple[bool, ...]) -> None:
+    torch.manual_seed(0)
+    layers = [layer for bias in biased for layer in (nn.Linear(4, 4, bias=bias), nn.Tanh())]
+    model = nn.Sequential(*layers, nn.Linear(4, 2)).double()
+    compare(model, torch.randn(5, 4, dtype=F64), count=count, launching=True)
+
+
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("block", [2**24, 40, 1])
 def test_a_table_that_is_also_a_weight(count: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)

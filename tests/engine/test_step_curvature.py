@@ -119,6 +119,7 @@ def test_variances_of_estimates_add() -> None:
     observed = engine.finish(moved=False)
     engine.close()
     assert observed is not None
+    assert type(observed.variances[need]) is float
     assert observed.variances[need] > 0
     by_parameter = observed.table.by_parameter(DiagonalVariance(need))["weight"]
     assert observed.variances[need] == pytest.approx(float(by_parameter), rel=1e-10)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine import native, vectors
-from cockpit.engine.vectors import LONG, NARROW, SHORT, WIDE, combine, inner, rounding
+from cockpit.engine.vectors import LONG, NARROW, SHORT, WIDE, Rows, combine, inner, rounding
 
 WAYS = ["compiled", "torch"]
 
@@ -67,11 +67,49 @@ def test_rows_may_be_those_of_several_tensors(size: int, dtype: torch.dtype, way
     torch.testing.assert_close(combined, (weights @ rows.double()).to(dtype))
 
 
+@pytest.mark.parametrize("size", [0, 1, 1023, SHORT, 2 * SHORT + 5, LONG + 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_come_one_after_the_other(size: int, dtype: torch.dtype, way: str) -> None:
+    """Fewer may come than were announced."""
+    given, _, weights = drawn(size, dtype)
+    exact, scale = given.double() @ given.double().T, max(size, 1)
+    rows = Rows(given[:2], 5)
+    for count in (3, 4):
+        rows.append(given[count - 1])
+        assert rows.count == count
+        for fresh in (1, count):
+            found = rows.inner(fresh)
+            assert found.dtype == torch.float64
+            expected = exact[:count, count - fresh : count]
+            torch.testing.assert_close(found, expected, rtol=0, atol=scale * rounding(given))
+        mixed = weights[:, :count]
+        combined = rows.combine(mixed)
+        assert combined.dtype == dtype
+        expected = mixed @ given[:count].double()
+        torch.testing.assert_close(combined.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("room", [0, vectors.ROOM])
+def test_rows_that_are_too_many_numbers_are_not_kept_wide(
+    room: int, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(vectors, "ROOM", room)
+    given, _, _ = drawn(10)
+    rows = Rows(given[:3], 1)
+    rows.append(given[3])
+    torch.testing.assert_close(rows.inner(4), given.double() @ given.double().T)
+    assert (rows._room is None) == (way == "compiled" or room == 0)
+
+
 def test_what_is_not_finite_stays_so(way: str) -> None:
     rows, others, weights = drawn(40)
     rows[1, 3], rows[2, 4] = torch.nan, torch.inf
     assert inner([rows], [others]).isfinite().all(1).tolist() == [True, False, False, True]
     assert not combine(weights, [rows])[:, 3:5].isfinite().any()
+    coming = Rows(rows[:3], 1)
+    coming.append(rows[3])
+    assert coming.inner(4)[[0, 3]][:, [0, 3]].isfinite().all()
+    assert not coming.inner(4)[1:3].isfinite().any()
 
 
 def test_long_vectors_are_summed_less_exactly_where_nothing_is_compiled(way: str) -> None:

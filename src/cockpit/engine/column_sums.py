@@ -39,7 +39,10 @@ class Columns:
     _widened: dict[str, Part] = field(default_factory=dict)
     _single: list[tuple[str, Part]] = field(default_factory=list)
     _squares: list[Tensor] = field(default_factory=list)
-    """Of a layer used once an example: those of its output gradients, summed over columns, and of its inputs."""
+    """Of a layer used once an example: those of its output gradients, summed over columns, and of its inputs.
+
+    Where several layers are looked at together, also the first's sum over the examples.
+    """
 
     @property
     def count(self) -> int:
@@ -83,12 +86,17 @@ class Columns:
         if not self._widened:
             (grad,) = self.grads
             assert grad is not None
-            space = 0 if isinstance(self.use.module, nn.Linear) else grad.ndim - 1 - _channel_axis(self.use)
-            grad = wide(grad).unflatten(grad.ndim - 1 - space, (self.groups, -1)).movedim(0, -2 - space)
-            grad = grad.flatten(-3 - space, -1 - space)
-            found = parts_of(self.use, (grad,), self.examples, self.layouts, names)
+            found = parts_of(self.use, (self._joined(wide(grad)),), self.examples, self.layouts, names)
             self._widened.update(found)
         return self._widened
+
+    def _joined(self, grad: Tensor) -> Tensor:
+        """Return the gradients of all columns as those of one call with as many times the outputs."""
+        if len(grad) == 1:
+            return grad[0]
+        space = 0 if isinstance(self.use.module, nn.Linear) else grad.ndim - 1 - _channel_axis(self.use)
+        grouped: Tensor = grad.unflatten(grad.ndim - 1 - space, (self.groups, -1)).movedim(0, -2 - space)
+        return grouped.flatten(-3 - space, -1 - space)
 
     def single(self, column: int, names: Mapping[int, str]) -> list[tuple[str, Part]]:
         """Return the parts of one column (kept for the layer's other parameters if there are no more columns)."""
@@ -109,7 +117,10 @@ def _channel_axis(use: Use) -> int:
 
 
 def square_together(calls: Sequence[Columns]) -> None:
-    """Square the factors of all layers used once an example in two launches, for where launches are what counts."""
+    """Square the factors of all layers used once an example, for where launches are what counts: in two of them.
+
+    Two more sum the squares of their output gradients, which are those of their biases.
+    """
     once = list({id(call): call for call in calls if call.once}.values())
     if not once:
         return
@@ -117,6 +128,12 @@ def square_together(calls: Sequence[Columns]) -> None:
     grads, inputs = (list(torch._foreach_mul(x, x)) for x in zip(*pairs, strict=True))
     for call, grad, a in zip(once, grads, inputs, strict=True):
         call._squares.extend((grad[0] if len(grad) == 1 else grad.sum(0), a))
+    biased = [call for call in once if call.use.module.bias is not None]
+    squares = [call._squares[0] for call in biased]
+    if len(squares) > 2 and len({(x.device, x.dtype) for x in squares}) == 1:
+        sums = torch.cat(squares, 1).sum(0).split([x.shape[1] for x in squares])
+        for call, total in zip(biased, sums, strict=True):
+            call._squares.append(total)
 
 
 def column_sum(name: str, p: Tensor, calls: list[Columns], names: Mapping[int, str]) -> Tensor | None:
@@ -124,7 +141,9 @@ def column_sum(name: str, p: Tensor, calls: list[Columns], names: Mapping[int, s
     first = calls[0]
     if len(calls) == 1 and first.once:
         b, a = first.squares()
-        return b.sum(0) if p.ndim == 1 else b.T @ a
+        if p.ndim > 1:
+            return b.T @ a
+        return first._squares[2] if len(first._squares) > 2 else b.sum(0)
     if all(call.widens and call.use.formula is first.use.formula for call in calls):
         parts = [call.widened(names)[name] for call in calls if name in call.widened(names)]
         if all(isinstance(part, Dense) for part in parts):

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd.graph import get_gradient_edge
 
 from cockpit.engine.convolution import lean_convolutions
@@ -61,9 +62,16 @@ class FlatParameters:
         self.device = self.tensors[0].device
         doubles = any(p.dtype == torch.float64 for p in self.tensors)
         self.dtype = torch.float64 if doubles else torch.float32
+        # torch joins and splits such tensors in one call each (but makes no copy of one alone, and loses empty shapes)
+        self._alike = len(self.sizes) > 1 and all(
+            p.dtype == self.dtype and p.device == self.device and p.numel() for p in self.tensors
+        )
 
     def join(self, tensors: Sequence[Tensor | None], rows: int | None = None) -> Tensor:
         """Return one flat vector, or ``rows`` of them, from one tensor per parameter; None is zero."""
+        if rows is None and self._alike and not any(t is None or t.requires_grad for t in tensors):
+            joined: Tensor = _flatten_dense_tensors(tensors)
+            return joined
         lead = () if rows is None else (rows,)
         parts = [
             torch.zeros(*lead, size, dtype=self.dtype, device=self.device)
@@ -77,6 +85,8 @@ class FlatParameters:
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Return the pieces of a flat vector (or of rows of them), shaped and typed like the parameters."""
+        if flat.ndim == 1 and self._alike:
+            return list(_unflatten_dense_tensors(flat, self.tensors))
         pieces = flat.split(self.sizes, dim=-1)
         return [
             piece.reshape(flat.shape[:-1] + p.shape).to(device=p.device, dtype=p.dtype)

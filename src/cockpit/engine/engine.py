@@ -180,6 +180,7 @@ class Engine:
             self.motion.remember({**updates, **_by_factors(step, updates)})
             observed.eigenvalues, observed.methods = self.curvatures.eigenvalues, self.curvatures.methods
             observed.variances, observed.notes = self._variances(), step.all_notes()
+            observed.table.shrink(self.passes.asked.given)  # so that steps may wait for each other
             observed.send()
         return observed
 

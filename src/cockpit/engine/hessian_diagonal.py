@@ -21,7 +21,7 @@ from torch import Tensor
 from cockpit.engine.curvature import DiagonalResult, HessianProduct
 from cockpit.engine.ggn import GGNProduct, standard_errors
 from cockpit.engine.graph import names_behind
-from cockpit.engine.loss_graph import LossGraph
+from cockpit.engine.loss_graph import LossGraph, insist_finite
 from cockpit.engine.precision import wide_dtype
 from cockpit.errors import Gap
 
@@ -95,7 +95,7 @@ def hessian_diagonal(
     if ggn is not None and outputs and not agreement.differ:
         try:
             if agreement.due(list(parameters)):
-                _insist_finite(losses)
+                insist_finite(losses)
                 graph = LossGraph(losses, outputs, parameters)
                 agreement = compare(made, graph, parameters, agreement, generator)
             else:
@@ -107,16 +107,11 @@ def hessian_diagonal(
             if str(gap).startswith(("nonfinite", "out_of_memory")):
                 raise  # says nothing about the network's structure
             agreement = replace(agreement, differ=str(gap))
-    _insist_finite(losses)
+    insist_finite(losses)
     hessian = made()
     if hessian.flat.size <= dense_limit:
         return dense_diagonal(hessian), agreement
     return hutchinson_diagonal(hessian, generator, probes), agreement
-
-
-def _insist_finite(losses: Tensor) -> None:
-    if not bool(losses.isfinite().all()):
-        raise Gap("nonfinite: the losses hold inf or nan")
 
 
 def compare(

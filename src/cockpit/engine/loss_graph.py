@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 import torch
@@ -63,8 +64,8 @@ class LossGraph:
         self.device = self.outputs[0].device
         self.operations = operations(losses, self.outputs)
         known = layouts(self.operations)
-        if (known is None or self.device.type == "cpu") and not bool(losses.isfinite().all()):
-            raise Gap("nonfinite: the losses hold inf or nan")
+        if known is None or self.device.type == "cpu":
+            insist_finite(losses)
         self.epsilon = float(max(torch.finfo(x.dtype).eps for x in (losses, *self.outputs)))
         self.tolerance = min(10 * self.epsilon**0.75, 0.05)
         self.losses, self._examined = losses, known is not None
@@ -126,7 +127,7 @@ class LossGraph:
             x.reshape(1, 1) if x.ndim == 0 else layout.split(x, n, 0)
             for x, layout in zip(tensors, self.layouts, strict=True)
         ]
-        return torch.cat(parts, dim=1)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def tensors(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return rows [N, C] as tensors shaped like the outputs."""
@@ -194,11 +195,20 @@ def unsplit(rows: Tensor, like: Tensor, layout: Layout, examples: int) -> Tensor
     if like.ndim == 0:
         return rows.reshape(-1)
     axis, repeats = layout.axis, like.shape[layout.axis] // examples
+    if axis == 0 and (repeats == 1 or not layout.minor):
+        return rows.reshape(len(rows), *like.shape)
     sizes = (repeats, examples) if layout.minor else (examples, repeats)
     place = axis + int(layout.minor)
     shape = [*like.shape[:axis], *sizes, *like.shape[axis + 1 :]]
     shape.insert(0, shape.pop(place))
     return rows.reshape(len(rows), *shape).movedim(1, 1 + place).flatten(1 + axis, 2 + axis)
+
+
+def insist_finite(losses: Tensor) -> None:
+    """Raise a `Gap` if some loss is not finite; their sum tells at a glance that all are."""
+    seen = losses.detach()
+    if not isfinite(float(seen.sum())) and not bool(seen.isfinite().all()):
+        raise Gap("nonfinite: the losses hold inf or nan")
 
 
 def operations(losses: Tensor, outputs: Sequence[Tensor]) -> Operations:

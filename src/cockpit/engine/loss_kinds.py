@@ -176,7 +176,8 @@ def softmax_root(graph: LossGraph) -> SoftmaxRoot | None:
 
 def _positions(graph: LossGraph, x: Tensor, axis: int) -> Tensor:
     """Return a tensor shaped like the only output as [N, T, C]."""
-    return wide(graph.layouts[0].split(x.movedim(axis, -1), graph.examples, 1))
+    last = x if axis == x.ndim - 1 else x.movedim(axis, -1)
+    return wide(graph.layouts[0].split(last, graph.examples, 1))
 
 
 def softmax_weights(p: Tensor, probes: list[Tensor], actions: list[Tensor]) -> tuple[Tensor, Tensor]:

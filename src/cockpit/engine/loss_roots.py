@@ -93,6 +93,8 @@ class SoftmaxRoot(Root):
 
     def _shaped(self, rows: Tensor) -> tuple[Tensor]:
         (output,), (layout,) = self.graph.outputs, self.graph.layouts
+        if self.axis == output.ndim - 1:
+            return (unsplit(rows, output, layout, self.graph.examples).to(output.dtype),)
         found = unsplit(rows, output.movedim(self.axis, -1), layout, self.graph.examples)
         return (found.movedim(-1, 1 + self.axis).to(output.dtype),)
 

@@ -31,6 +31,8 @@ class Requests:
     """Whether the length of the summed gradient is asked for."""
     sums: bool = False
     """Whether the summed gradient itself is asked for."""
+    given: frozenset[Need] = frozenset()
+    """What quantities ask for themselves, without what that is derived from."""
 
     @cached_property
     def reads_gradients(self) -> bool:
@@ -59,6 +61,7 @@ def requests(needs: frozenset[Need], several: bool, last: bool, plain: bool) -> 
     """
     if not needs:
         return Requests()
+    given = needs
     vectors = {n for n in needs if isinstance(n, Derived) and Total() in n.sources} - {MeanNorm2()}
     sums = bool(vectors) or bool(needs & {Total(), Known.GRADIENTS})
     needs |= {source for n in needs if isinstance(n, Derived) for source in n.sources}
@@ -81,4 +84,5 @@ def requests(needs: frozenset[Need], several: bool, last: bool, plain: bool) -> 
         tuple(s for s in individual if isinstance(s, Histogram2d)),
         bool(needs & {MeanNorm2(), GRADIENTS, UPDATES}),
         sums,
+        given,
     )

@@ -76,7 +76,6 @@ class LayerSums:
         self._numbers = {id(use): k for use, k in capture.numbered()}
         self._order = {i: k for k, i in enumerate(self._numbers)}
         self._launching = any(p.device.type != "cpu" for p in parameters.values())
-        self._owners: dict[int, frozenset[str]] = {}
         self._found: tuple[LossGraph, list[Use], list[Place], list[GradientEdge]] | None = None
 
     def __call__(self, graph: LossGraph, vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
@@ -87,7 +86,8 @@ class LayerSums:
         total: dict[str, Tensor] = {}
         numbers = sum(shape.numel() for use in uses for shape in use.shapes)
         size = max(1, (PASS if self._launching else SMALL_PASS) // max(1, numbers))
-        for block in zip(*(v.split(size) for v in vectors), strict=True):
+        few = len(vectors[0]) <= size
+        for block in [vectors] if few else zip(*(v.split(size) for v in vectors), strict=True):
             pulled = self._pulled(graph, edges, block)
             grads = dict(zip(places, pulled, strict=True))  # an output that nobody used has no gradient
             found = [(use, tuple(grads.get((id(use), k)) for k in range(len(use.shapes)))) for use in uses]
@@ -187,11 +187,7 @@ class LayerSums:
 
     def _owned(self, use: Use) -> frozenset[str]:
         """Return the parameters of a call's layer that its formula serves."""
-        found = self._owners.get(id(use.module))
-        if found is None:
-            names = {self._names[id(p)] for p in use.module.parameters() if id(p) in self._names}
-            found = self._owners[id(use.module)] = frozenset(names)
-        return found
+        return self.plan.served_by(use.module, self._names)
 
     def _layouts(self, use: Use) -> tuple[Layout, ...]:
         known = self.plan.layouts.get((*use.key, self._numbers.get(id(use), 0)))

@@ -40,11 +40,14 @@ class Curvatures:
         self.vectors: dict[str, Tensor] = {}
         self.eigenvalues: dict[TopEigenvalue, dict[str, Eigenpair] | Gap] = {}
         self.methods: dict[Need, str | Gap] = {}
-        self._variances: list[dict[Need, float]] = []
+        self._variances: list[dict[Need, tuple[Tensor, float]]] = []
+        """Standard errors of each micro-batch, with factors; a GPU is not waited for before the end of the step."""
         self._learnt: weakref.WeakKeyDictionary[Plan, Learnt] = weakref.WeakKeyDictionary()
         self._kinds = Kinds()
         self._asked: Iterable[Need] = ()
         self._needs: list[Need] = []
+        self._doubted: set[Diagonal] = set()
+        """Those whose variances are asked for."""
         self._graphs: list[Tensor] = []
         self._attention = ExitStack()
         weakref.finalize(self, self._attention.close)  # also if nobody closes us
@@ -56,6 +59,7 @@ class Curvatures:
         if needs is not self._asked:
             self._asked = needs
             self._needs = sorted((n for n in needs if isinstance(n, TopEigenvalue | Diagonal)), key=repr)
+            self._doubted = {n.diagonal for n in needs if isinstance(n, DiagonalVariance)}
         self.eigenvalues, self.methods, self._variances, self._graphs = {}, {}, [], []
         self._attention.close()
         if self._needs:
@@ -66,8 +70,8 @@ class Curvatures:
         """Of the whole model's trace, where it is an estimate: it does not follow from its parameters'."""
         total: dict[Need, float] = {}
         for batch in self._variances:
-            for need, variance in batch.items():
-                total[need] = total.get(need, 0.0) + variance
+            for need, (error, scale) in batch.items():
+                total[need] = total.get(need, 0.0) + (float(error) * scale) ** 2
         return total
 
     @property
@@ -239,11 +243,12 @@ class Curvatures:
             scale, errors, variances = source.scale(result), result.standard_error, DiagonalVariance(need)
             for name, value in result.by_parameter.items():
                 table.add(need, name, value if scale == 1 else value * scale)
-                error = None if errors is None else errors.get(name)
-                exact = source.nothing(value.device)
-                table.add(variances, name, exact if error is None else (error.double() * scale).square())
+                if need in self._doubted:
+                    error = None if errors is None else errors.get(name)
+                    exact = source.nothing(value.device)
+                    table.add(variances, name, exact if error is None else (error.double() * scale).square())
             if result.total_standard_error is not None:
-                self._variances[-1][need] = (float(result.total_standard_error) * scale) ** 2
+                self._variances[-1][need] = result.total_standard_error, scale
             self.methods[need] = result.method
         except Gap as gap:
             self.methods[need] = gap

@@ -39,7 +39,8 @@ def row_sums(x: Tensor) -> Tensor:
 
 def signed_sums(tensors: Tensors) -> Tensor:
     """Return the sums of all elements of each tensor, [P], in a few launches."""
-    return lengths(tensors).sub_(lengths(torch._foreach_clamp_max(tensors, 0)), alpha=2)
+    found = lengths([*tensors, *torch._foreach_clamp_max(tensors, 0)]).view(2, -1)
+    return found[0].sub_(found[1], alpha=2)
 
 
 def lengths(tensors: Tensors) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.precision import wide_dtype
-from cockpit.engine.sums import SHORT, lengths, row_sums, signed_sums
+from cockpit.engine.sums import SHORT, lengths, row_sums
 
 PIECE = 2**17
 """How many numbers are looked at together on a CPU, so that what is formed of them stays in its cache."""
@@ -60,5 +60,7 @@ def takeuchi_of_all(squares: list[Tensor], h: list[Tensor], epsilon: float) -> T
     torch._foreach_sign_(weak)  # -1 where curvature is weak, else 0
     negative = torch._foreach_clamp_max(h, 0)
     torch._foreach_sign_(negative)
-    doubtful = torch._foreach_mul(weak, terms)
-    return torch.stack([signed_sums(terms), lengths(doubtful), lengths(negative)], 1)
+    doubtful, below = torch._foreach_mul(weak, terms), torch._foreach_clamp_max(terms, 0)
+    found = lengths([*terms, *doubtful, *negative, *below]).view(4, -1)  # all at once, see `signed_sums`
+    found[0].sub_(found[3], alpha=2)
+    return found[:3].T

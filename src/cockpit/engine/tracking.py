@@ -41,7 +41,7 @@ from torch import Tensor
 from cockpit.engine.lanczos import Carried, Eigenpair
 from cockpit.engine.needs import TopEigenvalue
 from cockpit.engine.precision import without_autocast
-from cockpit.engine.vectors import combine, inner, rounding
+from cockpit.engine.vectors import Rows, rounding
 from cockpit.errors import Gap
 
 Numbers = NDArray[np.float64]
@@ -101,23 +101,23 @@ def followed(
         device: of the vectors.
     """
     with torch.no_grad(), without_autocast(device.type):
-        rows = [carried.vectors.to(device=device, dtype=dtype)]
-        seen = Seen(carried.values.numpy(), rounding(rows[0]))
-        weights: Numbers | None = np.eye(len(rows[0]))[-1]
-        direction = rows[0][-1]
-        for left in reversed(range(max(products, 1))):
+        first, products = carried.vectors.to(device=device, dtype=dtype), max(products, 1)
+        rows, seen = Rows(first, products), Seen(carried.values.numpy(), rounding(first))
+        weights: Numbers | None = np.eye(len(first))[-1]
+        direction = first[-1]
+        for left in reversed(range(products)):
             assert weights is not None
-            rows.append(product(direction)[None])
-            seen.add(weights, inner(rows, rows[-1:] if seen.products else rows))
+            rows.append(product(direction))
+            seen.add(weights, rows.inner(1 if seen.products else rows.count))
             weights = seen.next_direction() if left else None
             if weights is None:
                 break
-            direction = combine(torch.from_numpy(weights)[None], rows)[0]
+            direction = rows.combine(torch.from_numpy(weights)[None])[0]
         del direction
         value, residual, converged = seen.value()
         values, vectors = seen.averaged()
         keep = min(CARRIED, len(values))
-        kept = combine(torch.from_numpy(vectors[:, -keep:].T @ seen.weights), rows)
+        kept = rows.combine(torch.from_numpy(vectors[:, -keep:].T @ seen.weights))
         return Eigenpair(
             value,
             kept[-1],
@@ -164,36 +164,41 @@ class Seen:
         lengths = np.sqrt(gram.diagonal())
         lengths[lengths == 0] = 1.0
         squares, vectors = np.linalg.eigh(gram / lengths / lengths[:, None])
-        kept = squares > self.noise * squares[-1]
-        roots, vectors = np.sqrt(squares[kept]), vectors[:, kept]
+        first = int(np.searchsorted(squares, self.noise * squares[-1], "right"))  # those before are noise
+        roots, vectors = np.sqrt(squares[first:]), vectors[:, first:]
         self.weights = (vectors / roots).T / lengths
         places = vectors * roots * lengths[:, None]
-        u, _, v = np.linalg.svd(places[: len(self.values)], full_matrices=False)
-        self.carried = u @ v
-        # Directions are orthonormal as they are chosen; that they are rounded is less than the products are.
+        self.carried = places[: len(self.values)]
+        # Carried vectors and directions are orthonormal as they are chosen; they are rounded less than products are.
         self.directions = np.array([weights @ places[: len(weights)] for weights in self._multiplied]).T
         self.images = places[len(self.values) :].T
         self._look()
 
     def _look(self) -> None:
-        """Find the largest Ritz value on the multiplied directions, with its residual."""
+        """Find the largest Ritz value on the multiplied directions."""
         projected = self.directions.T @ self.images
-        values, vectors = np.linalg.eigh((projected + projected.T) / 2)
-        self.top, mixture = float(values[-1]), vectors[:, -1]
-        self.first = float(projected[0, 0])
-        self.residual = float(np.linalg.norm(self.images @ mixture - self.top * (self.directions @ mixture)))
+        self.top = self.first = float(projected[0, 0])
+        self._mixture = np.ones(1)
+        if self.products > 1:
+            values, vectors = np.linalg.eigh((projected + projected.T) / 2)
+            self.top, self._mixture = float(values[-1]), vectors[:, -1]
+
+    def _residual(self, top: float, mixture: Numbers) -> float:
+        """Return how far a Ritz pair, a mixture of the multiplied directions, is from an eigenpair."""
+        count = len(mixture)
+        off = self.images[:, :count] @ mixture - top * (self.directions[:, :count] @ mixture)
+        return math.sqrt(off @ off)
 
     def value(self) -> tuple[float, float, bool]:
         """Return the value, its residual, and whether it is to be trusted."""
-        value = self._largest(UNSEEN, limit=self.top)
-        before = float(np.linalg.norm(self.images[:, 0] - self.first * self.directions[:, 0]))
-        if self.residual > NEAR * abs(value) or before > STILL * abs(value):
-            return value, self.residual, False
+        value, residual = self._largest(UNSEEN, limit=self.top), self._residual(self.top, self._mixture)
+        if residual > NEAR * abs(value) or self._residual(self.first, np.ones(1)) > STILL * abs(value):
+            return value, residual, False
         low = self._largest(RANGE[0], limit=self.top)
         # By what the top vector's product has changed, those of the other carried ones may have changed too.
-        swing = 1 + 2 * self.residual / max(abs(value), np.finfo(np.float64).tiny)
+        swing = 1 + 2 * residual / max(abs(value), np.finfo(np.float64).tiny)
         high = self._largest(RANGE[1], swing)
-        return value, self.residual, high - low <= TRUSTED * abs(value)
+        return value, residual, high - low <= TRUSTED * abs(value)
 
     def _largest(self, unseen: float, swing: float = OPTIMISM, limit: float = math.inf) -> float:
         """Return the largest eigenvalue of the completed matrix.
@@ -203,13 +208,12 @@ class Seen:
             swing: factor of the carried values.
             limit: the largest carried value to believe.
         """
-        matrix = self._exact(self._model(unseen, swing, limit))
-        return float(np.linalg.eigvalsh((matrix + matrix.T) / 2)[-1])
+        return float(np.linalg.eigvalsh(self._exact(self._model(unseen, swing, limit)))[-1])
 
     def averaged(self) -> tuple[Numbers, Numbers]:
         """Return eigenvalues and eigenvectors of the mean Hessian: what was carried, and `FRESH` of this step's."""
-        model = self._model(UNSEEN)
-        return _eigen(model + FRESH * (self._exact(model) - model))
+        values, vectors = np.linalg.eigh(self._exact(self._model(UNSEEN), FRESH))
+        return values, vectors
 
     def _model(self, unseen: float, swing: float = 1.0, limit: float = math.inf) -> Numbers:
         """Return the projected matrix as one would expect it without this step's products, but for their size."""
@@ -218,13 +222,14 @@ class Seen:
             values = values * min(max(self.first / before, 1 / CHANGE), CHANGE)
         rest = self.top - (1 - unseen) * abs(self.top)
         model: Numbers = (self.carried.T * (np.minimum(values, limit) - rest)) @ self.carried
-        model[np.diag_indices(len(model))] += rest
+        model.reshape(-1)[:: len(model) + 1] += rest  # its diagonal
         return model
 
-    def _exact(self, model: Numbers) -> Numbers:
-        """Return the model with all that touches a multiplied direction replaced by what was found."""
+    def _exact(self, model: Numbers, share: float = 1.0) -> Numbers:
+        """Return the model with (a share of) all that touches a multiplied direction replaced by what was found."""
         y, wrong = self.directions, self.images - model @ self.directions
-        exact: Numbers = model + wrong @ y.T + y @ wrong.T - y @ (y.T @ wrong) @ y.T
+        half = (share * (wrong - y @ (y.T @ wrong / 2))) @ y.T
+        exact: Numbers = model + half + half.T
         return exact
 
     def next_direction(self) -> Numbers | None:
@@ -235,14 +240,9 @@ class Seen:
         """
         if self.products == len(self.weights):
             return None
-        _, vectors = _eigen(self._exact(self._model(UNSEEN, OPTIMISM)))
+        _, vectors = np.linalg.eigh(self._exact(self._model(UNSEEN, OPTIMISM)))
         outside = vectors - self.directions @ (self.directions.T @ vectors)
-        lengths = np.linalg.norm(outside, axis=0)
+        lengths = np.sqrt((outside * outside).sum(0))
         chosen = int(np.flatnonzero(lengths > KNOWN)[-1])
         direction: Numbers = (outside[:, chosen] / lengths[chosen]) @ self.weights
         return direction
-
-
-def _eigen(matrix: Numbers) -> tuple[Numbers, Numbers]:
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    return values, vectors

@@ -21,6 +21,8 @@ LONG = 2**16
 """From how many coordinates on it pays not to widen every number."""
 COLUMNS = 2**20
 """How many coordinates are widened at once (a basis of 24 takes 192 MiB in float64)."""
+ROOM = 2**24
+"""How many numbers are kept wide at most (128 MiB), where rows come one after the other."""
 LENGTHS = (1e-15, 1e15)
 """Of vectors whose squares are within single precision."""
 WIDE, NARROW = 1e-11, 1e-6
@@ -38,8 +40,10 @@ def inner(rows: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
         lengths = torch.linalg.vector_norm(b, dim=1).tolist()
         if all(LENGTHS[0] < length < LENGTHS[1] for length in lengths):
             return _inner(a, b, wide)
-    pieces = zip(a.split(COLUMNS, dim=1), b.split(COLUMNS, dim=1), strict=True)
-    sums = [_inner(x.to(wide), y.to(wide), wide) for x, y in pieces]
+    sums = []
+    for x, y in zip(a.split(COLUMNS, dim=1), b.split(COLUMNS, dim=1), strict=True):
+        widened = x.to(wide)
+        sums.append(_inner(widened, widened if b is a else y.to(wide), wide))
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
@@ -58,6 +62,49 @@ def combine(weights: Tensor, rows: Sequence[Tensor]) -> Tensor:
         (weights @ piece.to(weights.dtype)).to(together.dtype) for piece in together.split(COLUMNS, dim=1)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
+
+
+class Rows:
+    """Vectors that come one after the other and are multiplied and combined with all before.
+
+    On a GPU, where launches count, each is widened once, when it comes, into a room cut into short pieces.
+
+    Args:
+        first: those that are there already, [k, D].
+        more: how many will come at most.
+    """
+
+    def __init__(self, first: Tensor, more: int) -> None:
+        self._rows, self._room = [first], None
+        self.count, self._size = first.shape
+        numbers = (self.count + more) * self._size
+        if numbers <= ROOM and not native.serves(first) and not _narrow(first):
+            shape = self.count + more, -(-self._size // SHORT), min(SHORT, max(1, self._size))
+            self._room = torch.zeros(shape, dtype=wide_dtype(first.device), device=first.device)
+            self._flat = self._room.flatten(1)[:, : self._size]
+            self._flat[: self.count] = first
+
+    def append(self, row: Tensor) -> None:
+        """Take one more, [D]."""
+        if self._room is None:
+            self._rows.append(row[None])
+        else:
+            self._flat[self.count] = row
+        self.count += 1
+
+    def inner(self, fresh: int) -> Tensor:
+        """Return the products of all with the last ``fresh`` ones, [R, fresh]."""
+        if self._room is None:
+            return inner(self._rows, self._rows if fresh == self.count else self._rows[-fresh:])
+        pieces = self._room[: self.count].transpose(0, 1)  # [pieces, R, numbers]
+        return torch.bmm(pieces, pieces[:, -fresh:].mT).sum(0)
+
+    def combine(self, weights: Tensor) -> Tensor:
+        """Return combinations [K, D] of all, with weights [K, R]."""
+        if self._room is None:
+            return combine(weights, self._rows)
+        room = self._flat[: self.count]
+        return (weights.to(room) @ room).to(self._rows[0].dtype)
 
 
 def rounding(rows: Tensor) -> float:

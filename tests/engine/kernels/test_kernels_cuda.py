@@ -107,21 +107,24 @@ def calls() -> dict[str, Callable[[], object]]:
         "outer placed": lambda: kernels.count_outer(a, b, PLACED, place),
         "block": lambda: kernels.block_statistics(values, directions, FLAT),
         "segments": lambda: kernels.segment_statistics(values, (2000, 1, 2999), directions, FLAT),
-        "products": lambda: convolved(False),
-        "packed products": lambda: convolved(True),
+        "products": convolved(False),
+        "packed products": convolved(True),
     }
 
 
-def convolved(rough: bool) -> tuple[Tensor, ...]:
+def convolved(rough: bool) -> Callable[[], object]:
     layer = nn.Conv2d(130, 144, 3, padding=1, device="cuda")
     x, dy = normal(9, 130, 8, 8), normal(9, 144, 8, 8, seed=1)
-    with mock.patch.object(conv, "rounds", return_value=rough):
-        (products,) = _convolved(layer, x[:, None], dy[:, None], (1, 1, 1, 1)).products()
-    assert (products.greatest is not None) == rough
     directions = [normal(*layer.weight.shape, seed=2)]
-    return tuple(
-        found for found in kernels.product_statistics(products, directions, FLAT) if found is not None
-    )
+
+    def call() -> tuple[Tensor, ...]:
+        with mock.patch.object(conv, "rounds", return_value=rough):
+            (products,) = _convolved(layer, x[:, None], dy[:, None], (1, 1, 1, 1)).products()
+        assert (products.greatest is not None) == rough
+        found = kernels.product_statistics(products, directions, FLAT)
+        return tuple(tensor for tensor in found if tensor is not None)
+
+    return call
 
 
 @pytest.mark.parametrize("name", calls().keys() if torch.cuda.is_available() else [])
