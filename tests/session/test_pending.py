@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -418,3 +419,19 @@ def test_a_program_that_ends_without_closing_loses_nothing(
     at_exit[-1]()
     assert recorded == [0, 1]
     training.cockpit.close()
+
+
+@pytest.mark.parametrize("quantities", [LIGHT, ("hess_trace", "tic_diag")], ids=["light", "curved"])
+def test_a_cockpit_that_is_dropped_unclosed_loses_nothing(
+    tmp_path: Path, recorded: list[int], patient: None, quantities: Sequence[str]
+) -> None:
+    training = Training(tmp_path, quantities)
+    recorder = training.cockpit._recorder
+    for _ in range(4):
+        training.step()
+    assert recorded == [0], "small steps wait for each other, those with curvature as well"
+    del training
+    gc.collect()
+    assert recorded == [0, 1, 2, 3]
+    recorder.close()
+    assert Run(tmp_path).steps() == (0, 3)

@@ -6,6 +6,7 @@ import atexit
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from cockpit.quantities.quantity import Memory, Observation
@@ -45,6 +46,12 @@ class Evaluation:
         self._exit = partial(_settle, weakref.ref(self), wait=True)
         atexit.register(self._exit)  # after the writer's own, so it is called before it
         recorder.when_quiet(partial(_settle, weakref.ref(self), wait=False))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_exit"):  # a cockpit that is dropped unclosed has steps that are known already
+            with suppress(Exception):
+                self.settle(wait=True)
+            atexit.unregister(self._exit)
 
     @property
     def busy(self) -> bool:
