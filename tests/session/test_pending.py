@@ -434,4 +434,4 @@ def test_a_cockpit_that_is_dropped_unclosed_loses_nothing(
     gc.collect()
     assert recorded == [0, 1, 2, 3]
     recorder.close()
-    assert Run(tmp_path).steps() == (0, 3)
+    assert Run(tmp_path).steps() == (4, 3)
