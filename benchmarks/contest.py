@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -54,15 +54,17 @@ class Contest:
         self._say = say
         self._rows: dict[str, dict[str, Any]] = {}
 
-    def results(self, chosen: Sequence[tuple[Environment, Sequence[str]]]) -> list[dict[str, Any]]:
-        """Measure everything and return one row for each contestant and interval."""
+    def results(self, chosen: Sequence[tuple[Environment, Sequence[str]]]) -> Iterator[list[dict[str, Any]]]:
+        """Measure everything; after each stage yield what is known, one row for each contestant and interval."""
         self._say("starting")
         first = [Contestant(e.name, name) for e, names in chosen for name in self._names(e, names)]
         outcome = self._measured(first, self._rules.pace)
+        yield list(self._rows.values())
         self._intervals(chosen, outcome)
+        yield list(self._rows.values())
         if self._rules.memory:
             self._memory(first)
-        return list(self._rows.values())
+            yield list(self._rows.values())
 
     def _names(self, environment: Environment, names: Sequence[str]) -> list[str]:
         scheduled = any(name in environment.configurations for name in names)

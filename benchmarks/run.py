@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
@@ -52,18 +52,22 @@ def run(plan: Plan, out: Path, say: Callable[[str], None]) -> dict[str, Any]:
     workers = Workers(plan, say)
     try:
         for name in plan.problems:
-            results["problems"][name] = _problem(name, plan, workers, say)
-            results["machine"]["versions"] = workers.versions
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            for found in _problem(
+                name, plan, workers, say
+            ):  # what is known is kept, should somebody break it off
+                results["problems"][name] = found
+                results["machine"]["versions"] = workers.versions
+                out.parent.mkdir(parents=True, exist_ok=True)
+                out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     finally:
         workers.close()
     return results
 
 
-def _problem(name: str, plan: Plan, workers: Workers, say: Callable[[str], None]) -> dict[str, Any]:
+def _problem(name: str, plan: Plan, workers: Workers, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     if PROBLEMS[name].heavy and plan.device == "cpu" and not plan.heavy:
-        return {"skipped": "too slow for one thread of a CPU (--heavy runs it all the same)"}
+        yield {"skipped": "too slow for one thread of a CPU (--heavy runs it all the same)"}
+        return
     chosen, rows, facts = [], [], {}
     wanted = [(e, names) for e in ALL if (names := selected(e, plan.contestants))]
     for environment, _ in wanted:
@@ -88,7 +92,8 @@ def _problem(name: str, plan: Plan, workers: Workers, say: Callable[[str], None]
         facts = answer
         chosen.append((environment, names))
     contest = Contest(workers.running, plan.rules, lambda text: say(f"{name}: {text}"))
-    return {**facts, "rows": [*contest.results(chosen), *rows]}
+    for found in contest.results(chosen):
+        yield {**facts, "rows": [*found, *rows]}
 
 
 def selected(environment: Environment, patterns: Sequence[str]) -> list[str]:

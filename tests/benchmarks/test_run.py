@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import environments
 from benchmarks.command import main
+from benchmarks.contest import Contest
 
 
 def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +33,20 @@ def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     shown = capsys.readouterr().out
     assert "cockpit/loss" in shown
     assert str(out) in shown
+
+
+def test_what_is_broken_off_keeps_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Contest, "_memory", broken_off)
+    out = tmp_path / "results.json"
+    arguments = ["--problems", "quadratic_deep", "--contestants", "cockpit/loss", "--rounds", "1"]
+    arguments += ["--budget", "0.1", "--batch", "4", "--device", "cpu", "--no-install", "--intervals"]
+    with pytest.raises(KeyboardInterrupt):
+        main([*arguments, "--out", str(out)])
+    rows = json.loads(out.read_text())["problems"]["quadratic_deep"]["rows"]
+    assert [row["name"] for row in rows if "process" in row] == ["untracked", "loss"]
 
 
 def test_an_unknown_problem_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
