@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from cockpit.engine import kernels
 from cockpit.engine.capture import Use
 from cockpit.engine.coverage import parts_of
 from cockpit.engine.gradients import BLOCK, ExampleGradients
@@ -148,6 +149,8 @@ def column_sum(name: str, p: Tensor, calls: list[Columns], names: Mapping[int, s
         parts = [call.widened(names)[name] for call in calls if name in call.widened(names)]
         if all(isinstance(part, Dense) for part in parts):
             return _of_dense(parts, first, p)
+        if first.count == len(parts) == 1 and isinstance(parts[0], Lazy) and kernels.runs_on(p):
+            return _of_parts(name, p, (parts[0],))  # by the kernel that forms no patches
         return _of_factors(parts, first, p)
     total: Tensor | None = None
     for k in range(first.count):

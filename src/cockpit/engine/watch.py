@@ -69,8 +69,9 @@ class Watch:
     def memory(self) -> int:
         """How many bytes may be kept from a backward pass until the optimiser has moved."""
         if self._memory is None:  # what we keep ourselves must not count from then on
+            # (When a backward pass begins, about as much is allocated as ever; the peak may be of something else.)
             cuda = self._device.type == "cuda"
-            self._memory = max(SMALL, torch.cuda.max_memory_allocated(self._device) // 8) if cuda else HOLD
+            self._memory = max(SMALL, torch.cuda.memory_allocated(self._device) // 8) if cuda else HOLD
         return self._memory
 
     def open(
