@@ -125,13 +125,15 @@ def measure(entries: Sequence[Entry], pace: Pace, say: Callable[[str], None] = l
 
 WARM = 8
 """Stretches before those that count: first ones examine, compile and record what later ones repeat."""
+LEAST = 5
+"""So many of them are run unless they take all of the budget, the rest unless they take a quarter of it."""
 
 
 def _warmed_up(entry: Entry, pace: Pace, outcome: Outcome) -> Times | None:
     """Run some stretches, fewer if they take long; return the times of the last."""
     times, start = None, 0.0
     for k in range(1 + WARM):
-        if k > 1 and time.monotonic() - start > pace.budget / 4:
+        if k > 1 and time.monotonic() - start > (pace.budget if k <= LEAST else pace.budget / 4):
             break
         times = _tried(entry, entry.interval, outcome)
         if times is None:
