@@ -130,6 +130,27 @@ def test_products_with_the_sum_without_the_sum(monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(dots, G @ G.sum(0))
 
 
+@pytest.mark.parametrize("few", [256, 2])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_norms_come_with_products_unless_these_are_rounded(
+    dtype: torch.dtype, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradients, "FEW", few)
+    exact = wide_outer(5)
+    part = exact.parts[0]
+    assert isinstance(part, Outer)
+    for rounded in (False, True):
+        monkeypatch.setattr(gradients, "exact_products", lambda rounded=rounded: not rounded)
+        parts = (Outer(part.a.to(dtype), part.b.to(dtype), part.shape),)
+        g = ExampleGradients("weight", exact.parameter.to(dtype), parts)
+        assert g.dot_total() is not None
+        assert bool(g._norm2) is (dtype == torch.float64 or not rounded)
+        expected = exact.dense(0, 5).flatten(1).square().sum(1)
+        torch.testing.assert_close(
+            g.norm2().double(), expected, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=0
+        )
+
+
 @pytest.mark.parametrize(("n", "cheaper"), [(12, True), (13, False)])
 def test_only_where_that_is_less_work(n: int, cheaper: bool) -> None:
     """n · (20 + 30) against 20 · 30."""

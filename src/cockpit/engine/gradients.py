@@ -9,16 +9,19 @@ in blocks of examples that fit into ``BLOCK`` numbers, so nothing of size N x D 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from cockpit.engine.parts import Dense, Outer, Part, Rows, wide
+from cockpit.engine.precision import exact_products
 
 BLOCK = 2**24
 """How many gradient elements are formed at once (128 MiB in float64)."""
+FEW = 256
+"""Examples whose products with one another may be kept for the norms among them."""
 CACHED = 2**18
 """How many on a CPU, where they are looked at again while they are in its cache."""
 
@@ -32,6 +35,8 @@ class ExampleGradients:
     parts: tuple[Part, ...]
     fast: bool = True
     """Whether shortcuts may be taken; without them everything is reduced in the plain way it is defined."""
+    _norm2: list[Tensor] = field(default_factory=list, repr=False)
+    """The squared norms, where they came with something else."""
 
     @property
     def examples(self) -> int:
@@ -111,13 +116,20 @@ class ExampleGradients:
     def dot_total(self) -> Tensor | None:
         r"""Return $g_i^\top\sum_m g_m$, [N], where that is cheaper than the sum itself; else None.
 
-        With one use, $\sum_m \langle a_i,a_m\rangle\langle b_i,b_m\rangle$: work $2N^2(I+O)$ instead of $4NIO$.
+        With one use, $\sum_m \langle a_i,a_m\rangle\langle b_i,b_m\rangle$: work $2N^2(I+O)$ instead of $4NIO$. The
+        norms are on the diagonal, and are kept.
         """
         factors = self.thin_factors()
         if factors is None:
             return None
         a, b = factors
-        return ((a @ a.T) * (b @ b.T)).sum(1)
+        products = (a @ a.T) * (b @ b.T)
+        if a.dtype == torch.float64 or exact_products():
+            norms = products.diagonal()
+            self._norm2.append(
+                norms if len(norms) <= FEW else norms.clone()
+            )  # a view keeps all products alive
+        return products.sum(1)
 
     def thin_factors(self) -> tuple[Tensor, Tensor] | None:
         """Return `factors_of_one_use` where they have fewer numbers than the parameter, else None."""
@@ -129,6 +141,8 @@ class ExampleGradients:
 
     def norm2(self) -> Tensor:
         r"""Return $\|g_i\|^2$, [N], by the cheapest exact way the parts allow."""
+        if self._norm2:
+            return self._norm2[0]
         tables = tuple(part for part in self.parts if isinstance(part, Rows))
         others = tuple(part for part in self.parts if not isinstance(part, Rows))
         if not others:

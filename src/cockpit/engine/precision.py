@@ -18,3 +18,11 @@ def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     if not torch.is_autocast_enabled(device_type):
         return nullcontext()
     return torch.autocast(device_type, enabled=False)
+
+
+def exact_products() -> bool:
+    """Say whether products of float32 matrices are those of float32, and not rounded to fewer bits."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # it was set for each backend by the newer interface
+        return False
