@@ -46,6 +46,8 @@ def peak_bytes(
 
 def _on_gpu(build: Callable[[], Callable[[], None]], warm: int, steps: int) -> int:
     torch.cuda.synchronize()
+    # cuBLAS keeps room for every stream that ever multiplied; in a process of its own each would have made it itself.
+    getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     step = build()
