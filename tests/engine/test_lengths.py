@@ -18,6 +18,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(native, "lengths", lambda *_: None)
     elif not native.status().startswith("compiled"):
         pytest.skip(native.status())
+    else:
+        monkeypatch.setattr(lengths, "FEW", 0)
 
 
 def vectors(dtype: torch.dtype) -> list[Tensor]:
@@ -110,7 +112,9 @@ def test_no_vectors() -> None:
     assert squared_lengths([], []) == []
 
 
-def test_multiples() -> None:
+@pytest.mark.parametrize("few", [0, 4])
+def test_multiples(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lengths, "FEW", few)
     values = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(3.0)}
     found = lengths.multiples(values, {"a": 2.0, "b": 0.5})
     assert {n: x.tolist() for n, x in found.items()} == {"a": [2.0, 4.0], "b": 1.5}

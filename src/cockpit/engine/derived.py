@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.lengths import groups, squared_lengths
+from cockpit.engine.lengths import FEW, groups, squared_lengths
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Known
 from cockpit.engine.precision import wide_dtype
 from cockpit.engine.statistics import Join, SquareSum, Statistic, Total
 from cockpit.engine.sums import signed_sums, wide_sum
 from cockpit.engine.takeuchi import takeuchi, takeuchi_of_all
-
-FEW = 4
-"""Fewer parameters than this are looked at one by one."""
 
 
 class Folded(Statistic):

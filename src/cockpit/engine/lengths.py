@@ -19,6 +19,8 @@ from cockpit.engine.sums import ROW
 
 GROUP = 2**24
 """How many numbers of several parameters are looked at together (64 MiB in float32)."""
+FEW = 4
+"""Fewer parameters than this are looked at one by one, if they are small."""
 PIECE = 2**17
 """How many numbers are subtracted at once on a CPU, where the difference stays in the cache."""
 
@@ -37,15 +39,20 @@ def squared_lengths(vectors: Sequence[Tensor], origins: Sequence[Tensor] | None 
 
 
 def multiples(values: Mapping[str, Tensor], factors: Mapping[str, float]) -> dict[str, Tensor]:
-    """Return each value times its factor, for all parameters in one operation."""
+    """Return each value times its factor, of many parameters in one operation."""
     if all(factors[name] == 1 for name in values):
         return dict(values)
+    if len(values) < FEW:
+        return {name: value * factors[name] for name, value in values.items()}
     found = torch._foreach_mul(list(values.values()), [factors[name] for name in values])
     return dict(zip(values, found, strict=True))
 
 
 def _on_cpu(vectors: Sequence[Tensor], origins: Sequence[Tensor] | None) -> list[Tensor]:
-    if (found := native.lengths(vectors, origins or ())) is not None:
+    tiny = len(vectors) < FEW and all(
+        v.numel() <= ROW for v in vectors
+    )  # calls of C take longer than of torch
+    if not tiny and (found := native.lengths(vectors, origins or ())) is not None:
         return found
     if origins is None:
         return _squares(list(vectors))
