@@ -50,6 +50,7 @@ def dense(p: Problem, model: nn.Module, n: int, number: int = 0) -> Tensor:
 def top(observed: Observed, need: TopEigenvalue = TOP) -> dict[str, float]:
     found = observed.eigenvalues[need]
     assert not isinstance(found, Gap), found
+    assert all(pair.vector.numel() == 0 and pair.carried is None for pair in found.values()), "numbers only"
     return {scope: pair.value for scope, pair in found.items()}
 
 

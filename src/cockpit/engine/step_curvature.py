@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import torch
@@ -228,7 +229,8 @@ class Curvatures:
             self.vectors[key] = pair.vector
         else:
             self.vectors[key], self.vectors[f"{key} values"] = pair.carried.vectors, pair.carried.values
-        return pair
+        # Who waits for the next step keeps this one's numbers; vectors as large as the model must not stay for that.
+        return replace(pair, vector=pair.vector.new_empty(0), carried=None)
 
     def _generator(self, device: torch.device, own: bool) -> torch.Generator:
         """Return a private generator: the same on all ranks, or (``own``) each rank's."""
