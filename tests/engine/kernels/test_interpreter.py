@@ -15,7 +15,7 @@ from cockpit.engine.kernels.language import INTERPRETED
 
 @pytest.mark.skipif(INTERPRETED, reason="runs the others")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-def test_kernels_pass_their_tests_in_the_interpreter() -> None:
+def test_kernels_pass_their_tests_in_the_interpreter(request: pytest.FixtureRequest) -> None:
     here = Path(__file__).parent
     command = [
         sys.executable,
@@ -27,6 +27,8 @@ def test_kernels_pass_their_tests_in_the_interpreter() -> None:
         "-p",
         "no:xdist",
         "-rs",
+        "-m",
+        request.config.option.markexpr,  # slow ones, if those are run
         str(here),
     ]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

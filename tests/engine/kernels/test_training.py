@@ -45,7 +45,10 @@ def trained(device: torch.device, optimizer: str, folder: Path, fast: bool) -> R
     return Run(folder)
 
 
-@pytest.mark.parametrize(("optimizer", "rough"), [("sgd", False), ("adam", False), ("sgd", True)])
+@pytest.mark.parametrize(
+    ("optimizer", "rough"),
+    [("sgd", False), pytest.param("adam", False, marks=pytest.mark.slow), ("sgd", True)],
+)
 def test_kernels_at_work(
     optimizer: str, rough: bool, device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
