@@ -52,10 +52,8 @@ def run(plan: Plan, out: Path, say: Callable[[str], None]) -> dict[str, Any]:
     workers = Workers(plan, say)
     try:
         for name in plan.problems:
-            for found in _problem(
-                name, plan, workers, say
-            ):  # what is known is kept, should somebody break it off
-                results["problems"][name] = found
+            for found in _problem(name, plan, workers, say):
+                results["problems"][name] = found  # what is known is kept, should somebody break it off
                 results["machine"]["versions"] = workers.versions
                 out.parent.mkdir(parents=True, exist_ok=True)
                 out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

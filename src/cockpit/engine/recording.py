@@ -50,11 +50,6 @@ class Segment:
     names: dict[str, Tensor] = field(default_factory=dict)
     """Parameters whose gradients are complete when it is evaluated, with the places of ``.grad``."""
 
-    @property
-    def places(self) -> list[Tensor]:
-        """Return where everything is copied to, as `live` lists it."""
-        return [*live(self.calls), *self.names.values()]
-
 
 def live(calls: Sequence[tuple[Use, Grads]]) -> list[Tensor]:
     """Return the tensors of calls in order."""

@@ -34,7 +34,7 @@ REPEATS = 2
 SMALL = 64 * 2**20
 """How many bytes may always be copied for a step."""
 COPIED = 128 * 2**20
-"""How many bytes a call may have that is copied: of a larger one, copies take the device longer than launches take."""
+"""How many bytes a call may have that is copied: with larger ones the device is busy, the host has time to launch."""
 
 
 class Tapes:
