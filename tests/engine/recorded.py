@@ -6,7 +6,7 @@ its value while recording fails. What does so on a CPU only is `noted` as a whol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -76,10 +76,15 @@ class NotedRecorder:
     def serves(device: torch.device) -> bool:
         return True
 
+    def another(self) -> NotedRecorder:
+        return self
+
     def prepare(self) -> None:
         """Nothing to do."""
 
-    def record(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
+    def record(
+        self, work: Callable[[], T], generators: Sequence[torch.Generator] = ()
+    ) -> tuple[Callable[[], None], T]:
         notes = _Notes.now = _Notes()
         try:
             with torch.no_grad(), notes:

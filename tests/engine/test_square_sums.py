@@ -14,6 +14,7 @@ from cockpit.engine.coverage import Plan, Way
 from cockpit.engine.examination import Examination
 from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.square_sums import LayerSums, Passes
+from cockpit.engine.subject import Subject
 from cockpit.errors import Gap
 from curvature_problems import F64
 from curvature_problems import square_sums as one_by_one
@@ -113,7 +114,7 @@ def compare(
 ) -> None:
     graph, losses, plan, capture = watched(model, x)
     parameters, vectors = dict(model.named_parameters()), columns(graph, count)
-    sums = LayerSums(capture, plan, parameters, len(losses), passes)
+    sums = LayerSums(Subject.seen(losses, capture), plan, parameters, passes)
     sums._launching = launching  # as on a GPU
     found = sums(graph, vectors)
     expected = one_by_one(model, len(losses))(graph, vectors)
@@ -165,7 +166,7 @@ def test_work_is_counted_once_for_calls_of_the_same_shapes(monkeypatch: pytest.M
     found = []
     for examples in (4, 4, 7):
         graph, losses, plan, capture = watched(model, torch.randn(examples, 6, dtype=F64))
-        sums = LayerSums(capture, plan, dict(model.named_parameters()), len(losses), passes)
+        sums = LayerSums(Subject.seen(losses, capture), plan, dict(model.named_parameters()), passes)
         found.append([sums.steps(graph, 3), sums.steps(graph, 9)])
         capture.disarm()
     assert len(counted) == 4
@@ -175,8 +176,8 @@ def test_work_is_counted_once_for_calls_of_the_same_shapes(monkeypatch: pytest.M
 def test_columns_that_do_not_fit_go_back_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     seen = []
-    original = module._grad
-    monkeypatch.setattr(module, "_grad", lambda *a, **k: seen.append(k) or original(*a, **k))
+    original = module.derivatives
+    monkeypatch.setattr(module, "derivatives", lambda *a, **k: seen.append(k) or original(*a, **k))
     build, shape = CASES["linear"]
     for launching, size in ((False, "SMALL_PASS"), (True, "PASS")):
         with monkeypatch.context() as patched:
@@ -189,7 +190,7 @@ def test_columns_that_do_not_fit_go_back_in_blocks(monkeypatch: pytest.MonkeyPat
 def test_the_outputs_of_the_model_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns need not go back to where they come from."""
     torch.manual_seed(0)
-    monkeypatch.delattr(module, "_grad")
+    monkeypatch.delattr(module, "derivatives")
     compare(nn.Linear(6, 3).double(), torch.randn(4, 6, dtype=F64))
 
 
@@ -222,7 +223,7 @@ def test_a_parameter_without_a_way_is_a_gap() -> None:
     model = build().double()
     graph, losses, plan, capture = watched(model, torch.ones(*shape, dtype=F64))
     ways = {n: type(c)(Way.NONE, "told so") if n == "scale" else c for n, c in plan.ways.items()}
-    sums = LayerSums(capture, Plan(ways), dict(model.named_parameters()), len(losses))
+    sums = LayerSums(Subject.seen(losses, capture), Plan(ways), dict(model.named_parameters()))
     with pytest.raises(Gap, match="not_covered: scale: told so"):
         sums(graph, columns(graph))
 
@@ -239,7 +240,7 @@ def test_the_work_is_counted_in_training_steps() -> None:
     ):
         model = build().double()
         graph, losses, plan, capture = watched(model, torch.ones(*shape, dtype=F64))
-        sums = LayerSums(capture, plan, trained(model), len(losses))
+        sums = LayerSums(Subject.seen(losses, capture), plan, trained(model))
         assert sums.steps(graph, 9) == pytest.approx(expected)
 
 
@@ -257,7 +258,7 @@ def test_half_precision_is_summed_in_float32() -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 3).bfloat16()
     graph, losses, plan, capture = watched(model, torch.randn(4, 6).bfloat16())
-    sums = LayerSums(capture, plan, dict(model.named_parameters()), len(losses))
+    sums = LayerSums(Subject.seen(losses, capture), plan, dict(model.named_parameters()))
     found = sums(graph, tuple(v.bfloat16() for v in columns(graph)))
     assert {x.dtype for x in found.values()} == {torch.float32}
     (v,) = (v.bfloat16().float() for v in columns(graph))

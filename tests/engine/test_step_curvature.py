@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cockpit.engine import diagonals, step_curvature
+from cockpit.engine import diagonals, eigenvalues, step_curvature
 from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.engine import Engine
 from cockpit.engine.graph import graphs_kept
@@ -202,7 +202,7 @@ def test_what_fails_is_a_gap_and_the_pass_goes_on(monkeypatch: pytest.MonkeyPatc
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(step_curvature, "top_eigenpair", broken)
+    monkeypatch.setattr(eigenvalues, "top_eigenpair", broken)
     monkeypatch.setattr(diagonals, "ggn_diagonal", broken)
     p = problem("mlp")
     engine = Engine(p.build())
@@ -223,7 +223,7 @@ def test_a_warm_start_survives_a_checkpoint() -> None:
     assert warm.products < cold.products
     assert warm.value == pytest.approx(cold.value, rel=1e-9)
     again.close()
-    assert again.curvatures.vectors == {}
+    assert again.state()["curvatures"]["vectors"] == {}
 
 
 def test_attention_is_replaced_only_while_curvature_is_asked_for() -> None:

@@ -8,7 +8,7 @@ data: as dear as all else there), and others by convolutions with kernels as lar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,32 +39,50 @@ class ConvolutionGradients(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, by_x: Tensor | None, by_w: Tensor | None, by_b: Tensor | None) -> Any:
         """Return the derivatives by delta, input and weight."""
-        (delta, x, w), settings, needed = ctx.saved_tensors, ctx.settings, ctx.needs_input_grad
-        of_delta = of_x = of_w = None
-        if needed[0] and by_w is not None:
-            of_delta = torch.ops.aten.convolution(x, by_w, by_b, *settings)
-        elif needed[0] and by_b is not None:
-            of_delta = by_b.view(-1, *[1] * (delta.ndim - 2)).expand_as(delta)
-        if needed[0] and by_x is not None:
-            more = torch.ops.aten.convolution(by_x, w, None, *settings)
-            of_delta = more if of_delta is None else more.add_(of_delta)
-        if needed[1] and by_w is not None:
-            of_x = torch.ops.aten.convolution_backward(delta, x, by_w, None, *settings, [True, False, False])[
-                0
-            ]
-        if needed[2] and by_x is not None:
-            of_w = torch.ops.aten.convolution_backward(delta, by_x, w, None, *settings, [False, True, False])[
-                1
-            ]
-        return of_delta, of_x, of_w, *[None] * 4
+        delta, x, w = ctx.saved_tensors
+        found = twice(delta, x, w, ctx.settings, (by_x, by_w, by_b), ctx.needs_input_grad)
+        return *found, *[None] * 4
+
+
+def twice(
+    delta: Tensor, x: Tensor, w: Tensor, settings: tuple[Any, ...], vectors: Gradients, needed: Sequence[bool]
+) -> Gradients:
+    """Return the derivatives by delta, input and weight of what the gradients make of some vectors.
+
+    Args:
+        delta: the output gradient.
+        x: the input.
+        w: the weight.
+        settings: stride, padding, dilation, whether transposed, output padding, groups.
+        vectors: one for each of the gradients by input, weight and bias.
+        needed: which of the derivatives are.
+    """
+    by_x, by_w, by_b = vectors
+    of_delta = of_x = of_w = None
+    backward = torch.ops.aten.convolution_backward
+    if needed[0] and by_w is not None:
+        of_delta = torch.ops.aten.convolution(x, by_w, by_b, *settings)
+    elif needed[0] and by_b is not None:
+        of_delta = by_b.view(-1, *[1] * (delta.ndim - 2)).expand_as(delta)
+    if needed[0] and by_x is not None:
+        more = torch.ops.aten.convolution(by_x, w, None, *settings)
+        of_delta = more if of_delta is None else more.add_(of_delta)
+    if needed[1] and by_w is not None:
+        of_x = backward(delta, x, by_w, None, *settings, [True, False, False])[0]
+    if needed[2] and by_x is not None:
+        of_w = backward(delta, by_x, w, None, *settings, [False, True, False])[1]
+    return of_delta, of_x, of_w
+
+
+def settings_of(node: Any) -> tuple[Any, ...]:
+    """Return the settings of a convolution from its node, or from that of its gradients."""
+    names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+    return tuple(getattr(node, f"_saved_{name}") for name in names)
 
 
 @contextmanager
 def lean_convolutions(starts: Iterable[Tensor]) -> Iterator[None]:
     """Let gradients that are computed inside the block be derived by `ConvolutionGradients`; they stay the same."""
-    starts = [
-        start for start in starts if start.device.type == "cpu"
-    ]  # elsewhere torch's own way is not slow
     nodes = {
         node for start in starts for node in nodes_behind(start) if node.name() == "ConvolutionBackward0"
     }
@@ -85,12 +103,8 @@ def _derived(node: Any) -> Callable[[Gradients, Gradients], Gradients | None]:
             x, w = node._saved_input, node._saved_weight
         except RuntimeError:  # a checkpoint that gives its tensors once: torch derives these gradients
             return None
-        settings = tuple(
-            getattr(node, f"_saved_{name}")
-            for name in ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
-        )
         known = (None if g is None else g.detach() for g in gradients)
-        found: Gradients = ConvolutionGradients.apply(delta, x, w, settings, *known)  # type: ignore[no-untyped-call]
+        found: Gradients = ConvolutionGradients.apply(delta, x, w, settings_of(node), *known)  # type: ignore[no-untyped-call]
         return found
 
     return hook

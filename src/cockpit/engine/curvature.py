@@ -24,6 +24,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd.graph import get_gradient_edge
 
 from cockpit.engine.convolution import lean_convolutions
+from cockpit.engine.derivatives import derivatives
 from cockpit.engine.graph import dropped_graphs_noticed
 from cockpit.engine.precision import wide_dtype, without_autocast
 from cockpit.errors import Gap
@@ -114,13 +115,8 @@ class HessianProduct:
         starts = [losses for losses, _ in batches]
         noticed, lean = dropped_graphs_noticed(starts), lean_convolutions(starts)
         with differentiating(self.flat.device), noticed, lean, torch.enable_grad():
-            gradient: Sequence[Tensor | None] = torch.autograd.grad(
-                starts,
-                self.flat.tensors,
-                [torch.full_like(losses, weight / losses.numel()) for losses, weight in batches],
-                create_graph=True,
-                allow_unused=True,
-            )
+            weights = [torch.full_like(losses, weight / losses.numel()) for losses, weight in batches]
+            gradient = derivatives(starts, self.flat.tensors, weights, create_graph=True)
         # Gradients constant in the parameters (linear losses) have no graph: their rows of H are zero.
         self._rows = [k for k, g in enumerate(gradient) if g is not None and g.requires_grad]
         # Its graph is needed, its numbers are not: as many as there are parameters.
@@ -147,14 +143,8 @@ class HessianProduct:
             return torch.zeros_like(vector)
         pieces = self.flat.split(vector)
         with differentiating(self.flat.device):
-            columns = torch.autograd.grad(
-                self._gradient,
-                self.flat.tensors,
-                grad_outputs=[pieces[k] for k in self._rows],
-                retain_graph=True,
-                allow_unused=True,
-                is_grads_batched=rows is not None,
-            )
+            vectors = [pieces[k] for k in self._rows]
+            columns = derivatives(self._gradient, self.flat.tensors, vectors, batched=rows is not None)
         return self.flat.join(columns, rows)
 
 

@@ -16,16 +16,17 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
 from cockpit.engine.curvature import DiagonalResult, HessianProduct
 from cockpit.engine.ggn import ggn_diagonal, ggn_diagonal_mc
 from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
+from cockpit.engine.loss_graph import Operations
 from cockpit.engine.loss_kinds import Kinds
 from cockpit.engine.loss_roots import Root
 from cockpit.engine.needs import Diagonal
 from cockpit.engine.precision import wide_dtype
 from cockpit.engine.square_sums import LayerSums, Passes
+from cockpit.engine.subject import Subject
 
 EXACT = 1.0
 """Up to so many training steps (by multiply-adds), the exact GGN is worth its price where the choice is ours."""
@@ -40,16 +41,29 @@ class Learnt:
     """What is remembered from step to step of one plan."""
 
     agreement: Agreement | None = None
+    operations: Operations | None = None
+    """Between outputs and losses."""
     passes: Passes = field(default_factory=Passes)
     zeros: dict[torch.device, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A diagonal of the summed losses, ready to be entered in a table."""
+
+    by_parameter: dict[str, Tensor]
+    variances: dict[str, Tensor]
+    """Of each parameter's trace, where they are asked for."""
+    error: tuple[Tensor, float] | None
+    """The standard error of the whole trace and its factor, where that is an estimate."""
+    method: str
 
 
 class Diagonals:
     """The diagonals of one micro-batch.
 
     Args:
-        capture: what was seen of its forward pass.
-        losses: one for each example, with a live graph.
+        subject: the micro-batch.
         plan: how individual gradients are had.
         parameters: leaves by name.
         learnt: what is known of the plan; added to.
@@ -59,19 +73,18 @@ class Diagonals:
 
     def __init__(
         self,
-        capture: Capture,
-        losses: Tensor,
+        subject: Subject,
         plan: Plan,
         parameters: Mapping[str, Tensor],
         learnt: Learnt,
         kinds: Kinds,
         check: Callable[[HessianProduct], None],
     ) -> None:
-        self.losses, self.parameters = losses, parameters
-        self.examples = len(losses)
-        self._outputs = tuple(capture.outputs)
+        self.losses, self.parameters = subject.losses, parameters
+        self.examples = len(subject.losses)
+        self._outputs = subject.outputs
         self._learnt, self._kinds, self._check = learnt, kinds, check
-        self._sums = LayerSums(capture, plan, parameters, self.examples, learnt.passes)
+        self._sums = LayerSums(subject, plan, parameters, learnt.passes)
         self._exact: DiagonalResult | None = None
         self._draw: DiagonalResult | None = None
         self._sums_already: list[DiagonalResult] = []
@@ -94,10 +107,31 @@ class Diagonals:
             case _:
                 return self.affordable(generator)
 
+    def entry(self, need: Diagonal, generator: torch.Generator, doubted: bool) -> Entry:
+        """Return the diagonal that is asked for, of the summed losses (``doubted``: with its variances)."""
+        result = self.measured(need, generator)
+        scale, errors = self.scale(result), result.standard_error or {}
+        found = result.by_parameter
+        variances = {}
+        for name, value in found.items() if doubted else ():
+            error = errors.get(name)
+            variances[name] = (
+                self.nothing(value.device) if error is None else (error.double() * scale).square()
+            )
+        total = result.total_standard_error
+        return Entry(
+            found if scale == 1 else {name: value * scale for name, value in found.items()},
+            variances,
+            None if total is None else (total, scale),
+            result.method,
+        )
+
     @cached_property
     def root(self) -> Root:
         """A root of the loss Hessians."""
-        return self._kinds.root(self.losses, self._outputs, self.parameters)
+        root = self._kinds.root(self.losses, self._outputs, self.parameters)
+        self._learnt.operations = root.graph.operations
+        return root
 
     @cached_property
     def hessian(self) -> HessianProduct:

@@ -28,6 +28,7 @@ from cockpit.engine.observed import Observed
 from cockpit.engine.passes import Passes
 from cockpit.engine.proxy import Proxy
 from cockpit.engine.ranks import Ranks
+from cockpit.engine.recorder import Recorder
 from cockpit.engine.requests import UPDATE, requests
 from cockpit.engine.step import Step
 from cockpit.engine.step_curvature import Curvatures
@@ -51,13 +52,16 @@ class Engine:
     ) -> None:
         self.model, self.ranks = model, ranks
         self.capture = Capture(model, root)
-        self.curvatures = Curvatures(self.capture, ranks, seed)
+        self.curvatures = Curvatures(self.capture, ranks, seed, self._recorder if fast else None)
         self.motion = Motion()
         self.passes = Passes(model, self.capture, self.curvatures, self.motion, ranks, fast, memory)
         self._asked_for: tuple[Any, bool, bool] = (None, False, False)
         self._proxy: Proxy | None = None
         self._blind = False
         """Whether backward passes come without losses."""
+
+    def _recorder(self) -> Recorder:
+        return self.passes.watch.tapes.recorder.another()
 
     @property
     def coverage(self) -> dict[str, Coverage]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from cockpit.engine.derivatives import derivatives
 from cockpit.engine.gradients import BLOCK
 
 
@@ -43,9 +44,7 @@ def _vectorised(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # vmap warns about operations it serves one by one
-            grads = torch.autograd.grad(
-                outputs, parameters, weights, retain_graph=True, allow_unused=True, is_grads_batched=True
-            )
+            grads = derivatives(outputs, parameters, weights, batched=True)
     except Exception:  # no batching rule, data-dependent backward, a hook of the user's that reads numbers
         return None
     k = len(weights[0])
@@ -57,9 +56,7 @@ def _looped(
 ) -> list[Tensor]:
     result = [p.new_zeros(len(weights[0]), *p.shape) for p in parameters]
     for k in range(len(weights[0])):
-        grads = torch.autograd.grad(
-            outputs, parameters, [w[k] for w in weights], retain_graph=True, allow_unused=True
-        )
+        grads = derivatives(outputs, parameters, [w[k] for w in weights])
         for row, g in zip(result, grads, strict=True):
             if g is not None:
                 row[k] = g

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.curvature import DiagonalResult, FlatParameters, differentiating
+from cockpit.engine.derivatives import derivatives
 from cockpit.engine.graph import dropped_graphs_noticed
 from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.loss_roots import Root, Signed
@@ -44,14 +45,7 @@ class GGNProduct:
         self._pulled = [x for x in pulled if x is not None and x.requires_grad]
 
     def _pull(self, vectors: Sequence[Tensor], create_graph: bool) -> tuple[Tensor | None, ...]:
-        return torch.autograd.grad(
-            self.losses.outputs,
-            self.flat.tensors,
-            vectors,
-            retain_graph=True,
-            create_graph=create_graph,
-            allow_unused=True,
-        )
+        return derivatives(self.losses.outputs, self.flat.tensors, vectors, create_graph)
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return $Gv$ for one flat vector, [D]."""
@@ -59,13 +53,7 @@ class GGNProduct:
             return torch.zeros_like(vector)
         pieces = self.flat.split(vector)
         with differentiating(self.flat.device):
-            pushed = torch.autograd.grad(
-                self._pulled,
-                self._dummies,
-                [pieces[k] for k in self._rows],
-                retain_graph=True,
-                allow_unused=True,
-            )
+            pushed = derivatives(self._pulled, self._dummies, [pieces[k] for k in self._rows])
             moved = [
                 torch.zeros_like(d) if x is None else x for x, d in zip(pushed, self._dummies, strict=True)
             ]

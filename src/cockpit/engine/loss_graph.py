@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.curvature import differentiating
+from cockpit.engine.derivatives import derivatives, is_by_hand
 from cockpit.engine.graph import dropped_graphs_noticed, edge, edges_behind, frontier
 from cockpit.engine.layers.formula import Layout
 from cockpit.errors import Gap
@@ -64,7 +65,7 @@ class LossGraph:
         self.device = self.outputs[0].device
         self.operations = operations(losses, self.outputs)
         known = layouts(self.operations)
-        if known is None or self.device.type == "cpu":
+        if known is None or (self.device.type == "cpu" and not is_by_hand()):
             insist_finite(losses)
         self.epsilon = float(max(torch.finfo(x.dtype).eps for x in (losses, *self.outputs)))
         self.tolerance = min(10 * self.epsilon**0.75, 0.05)
@@ -79,7 +80,11 @@ class LossGraph:
         losses = self.losses
         noticed = nullcontext() if self._examined else dropped_graphs_noticed([losses], self.outputs)
         with differentiating(self.device), noticed, torch.enable_grad():
-            found = torch.autograd.grad(losses, self.outputs, torch.ones_like(losses), create_graph=True)
+            found = tuple(
+                g
+                for g in derivatives(losses, self.outputs, torch.ones_like(losses), create_graph=True)
+                if g is not None
+            )
         if not any(g.requires_grad for g in found):
             raise Gap(
                 "no_outputs: the losses are linear in what the model returned, which leaves no curvature; "
@@ -90,9 +95,8 @@ class LossGraph:
     def slope(self) -> tuple[Tensor, ...]:
         """Return the gradient by the outputs, without its graph."""
         with differentiating(self.device):
-            return torch.autograd.grad(
-                self.losses, self.outputs, torch.ones_like(self.losses), retain_graph=True
-            )
+            found = derivatives(self.losses, self.outputs, torch.ones_like(self.losses))
+        return tuple(g for g in found if g is not None)
 
     def _find_layouts(self, losses: Tensor) -> tuple[Layout, ...]:
         """Weigh the losses; the gradients must be weighted along the axis of the examples, and only there."""
@@ -145,14 +149,8 @@ class LossGraph:
         r"""Return $\Lambda_n u_n$ of all examples, u shaped like the outputs (``batched``: K of each)."""
         kept = [k for k, g in enumerate(self._gradient) if g.requires_grad]
         with differentiating(self.device):
-            results = torch.autograd.grad(
-                [self._gradient[k] for k in kept],
-                self.outputs,
-                grad_outputs=[tensors[k] for k in kept],
-                retain_graph=True,
-                allow_unused=True,
-                is_grads_batched=batched,
-            )
+            slopes, columns = [self._gradient[k] for k in kept], [tensors[k] for k in kept]
+            results = derivatives(slopes, self.outputs, columns, batched=batched)
         return tuple(torch.zeros_like(u) if r is None else r for r, u in zip(results, tensors, strict=True))
 
     def probe(self, seed: int) -> tuple[Tensor, ...]:

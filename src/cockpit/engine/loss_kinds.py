@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cockpit.engine.derivatives import is_by_hand
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.loss_graph import DENSE, LossGraph, Operations
 from cockpit.engine.loss_roots import DenseRoot, Root, SeparateRoot, SoftmaxRoot
@@ -56,7 +57,7 @@ class Kinds:
         """Return the cheapest root of a batch's loss Hessians; arguments as `LossGraph`."""
         graph = LossGraph(losses, outputs, parameters, self._layouts)
         kind = self._known(graph.operations)
-        self._turns[graph.operations] = self._turns.get(graph.operations, 0) + 1
+        self.count(graph.operations)
         if kind is not None and kind.root is not DenseRoot:
             return _quickly(graph, kind)
         root = root_of(graph)
@@ -69,9 +70,18 @@ class Kinds:
         # To the last digit what a step gives that is not examined: a resumed run repeats an uninterrupted one.
         return root if kind.root is DenseRoot else _quickly(graph, kind)
 
-    def _known(self, operations: Operations) -> Kind | None:
+    def count(self, operations: Operations) -> None:
+        """Take note of a use, which a recording is not."""
+        if not is_by_hand():
+            self._turns[operations] = self._turns.get(operations, 0) + 1
+
+    def due(self, operations: Operations) -> bool:
+        """Say whether losses of these operations are to be examined at their next use."""
         turn = self._turns.get(operations, 0)
-        return None if turn & (turn - 1) == 0 else self._kinds.get(operations)
+        return turn & (turn - 1) == 0 or operations not in self._kinds
+
+    def _known(self, operations: Operations) -> Kind | None:
+        return None if self.due(operations) and not is_by_hand() else self._kinds.get(operations)
 
     def _layouts(self, operations: Operations) -> tuple[Layout, ...] | None:
         kind = self._known(operations)
@@ -94,8 +104,9 @@ def root_of(graph: LossGraph) -> Root:
 def _quickly(graph: LossGraph, kind: Kind) -> Root:
     """Return the root of losses whose kind is known."""
     if kind.root is SeparateRoot:
-        on_cpu = graph.device.type == "cpu"  # where looking costs nothing, nothing is taken for granted
-        return SeparateRoot(graph, _entries(graph), kind.convex and not on_cpu)
+        # Where looking costs nothing, nothing is taken for granted.
+        looks = graph.device.type == "cpu" and not is_by_hand()
+        return SeparateRoot(graph, _entries(graph), kind.convex and not looks)
     (output,) = graph.outputs
     p = _positions(graph, output.detach(), kind.axis).softmax(-1)
     if kind.labels:

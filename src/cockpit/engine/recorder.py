@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -18,9 +18,13 @@ class Recorder:
     (`torch.cuda.graph` would empty the allocator's cache before each of them.)
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)
+        self._stream = stream or torch.cuda.Stream(device)
+
+    def another(self) -> Recorder:
+        """Return a recorder with memory of its own: whatever is repeated leaves its results alone."""
+        return Recorder(self._stream.device, self._stream)  # (each stream has workspaces of its own)
 
     @staticmethod
     def serves(device: torch.device) -> bool:
@@ -31,12 +35,17 @@ class Recorder:
         """Make ready for some recordings: to free tensors of others while recording is an error."""
         gc.collect()
 
-    def record(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
+    def record(
+        self, work: Callable[[], T], generators: Sequence[torch.Generator] = ()
+    ) -> tuple[Callable[[], None], T]:
         """Return what repeats the work, and its result, whose tensors each repetition overwrites.
 
-        The work must not wait for the device, and is not done now.
+        The work must not wait for the device, and is not done now. Its random numbers are drawn from ``generators``,
+        by each repetition from the state in which they are then.
         """
         graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            graph.register_generator_state(generator)
         collects = gc.isenabled()
         gc.disable()
         try:

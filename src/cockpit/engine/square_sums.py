@@ -15,15 +15,17 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from cockpit.engine.capture import Capture, Use, calls_at
+from cockpit.engine.capture import Use, calls_at
 from cockpit.engine.column_sums import Columns, column_sum, square_together
 from cockpit.engine.column_work import steps
 from cockpit.engine.coverage import Plan, Way
+from cockpit.engine.derivatives import derivatives
 from cockpit.engine.fallback import rows
 from cockpit.engine.graph import edge, nodes_behind
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.parts import wide
+from cockpit.engine.subject import Subject
 from cockpit.errors import Gap
 
 SHAPES = 64
@@ -55,25 +57,24 @@ class LayerSums:
     """The sums of one micro-batch, as a function of the losses' graph and output gradients [K, *shape].
 
     Args:
-        capture: what was seen of the forward pass.
+        subject: the micro-batch.
         plan: how individual gradients are had.
         parameters: leaves by name.
-        examples: how many examples there are.
         passes: to be handed in again at the next step of the same plan.
     """
 
     def __init__(
         self,
-        capture: Capture,
+        subject: Subject,
         plan: Plan,
         parameters: Mapping[str, Tensor],
-        examples: int,
         passes: Passes | None = None,
     ) -> None:
-        self.plan, self.parameters, self.examples = plan, parameters, examples
+        self.subject, self.plan, self.parameters = subject, plan, parameters
+        self.examples = len(subject.losses)
         self.passes = passes or Passes()
         self._names = {id(p): name for name, p in parameters.items() if plan.ways[name].way.by_layers}
-        self._numbers = {id(use): k for use, k in capture.numbered()}
+        self._numbers = {id(subject.use(use)): k for use, k in subject.uses}
         self._order = {i: k for k, i in enumerate(self._numbers)}
         self._launching = any(p.device.type != "cpu" for p in parameters.values())
         self._found: tuple[LossGraph, list[Use], list[Place], list[GradientEdge]] | None = None
@@ -116,7 +117,8 @@ class LayerSums:
             uses: dict[int, Use] = {}
             edges: dict[Place, GradientEdge] = {}
             for node in nodes_behind(graph.losses):
-                for use, place, result in calls_at(node):
+                for call, place, result in calls_at(node):
+                    use = self.subject.use(call)
                     if self._owned(use):
                         uses[id(use)] = use
                         edges[id(use), place] = GradientEdge(node, result)
@@ -143,12 +145,12 @@ class LayerSums:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # slow batching rules are announced; the result is right
-                    return _grad(graph.outputs, edges, block, batched=True)
+                    return derivatives(graph.outputs, edges, block, batched=True)
             except torch.OutOfMemoryError:
                 raise
             except Exception:  # no batching rule, or a hook of the user's that reads numbers
                 self.passes.batched = False
-        single = [_grad(graph.outputs, edges, [v[k] for v in block]) for k in range(columns)]
+        single = [derivatives(graph.outputs, edges, [v[k] for v in block]) for k in range(columns)]
         if columns == 1:
             return [None if g is None else g[None] for g in single[0]]
         return [
@@ -197,11 +199,3 @@ class LayerSums:
                 raise Gap(f"not_covered: {use.name}: no axis of the layer's output can be the examples")
             known = candidates[0]
         return known
-
-
-def _grad(
-    outputs: Sequence[Tensor], edges: list[GradientEdge], vectors: Sequence[Tensor], batched: bool = False
-) -> tuple[Tensor | None, ...]:
-    return torch.autograd.grad(
-        outputs, edges, vectors, retain_graph=True, allow_unused=True, is_grads_batched=batched
-    )

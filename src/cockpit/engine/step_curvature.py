@@ -10,8 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,33 +19,44 @@ from cockpit.engine.attention import twice_differentiable_attention
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
 from cockpit.engine.curvature import FlatParameters, HessianProduct, insist_symmetric
-from cockpit.engine.diagonals import Diagonals, Learnt
+from cockpit.engine.curvature_tapes import CurvatureTapes, Kind
+from cockpit.engine.diagonals import Diagonals, Entry, Learnt
+from cockpit.engine.eigenvalues import Eigenvalues, Product, Solved
 from cockpit.engine.graph import hides_layers
-from cockpit.engine.lanczos import Carried, Eigenpair, top_eigenpair
 from cockpit.engine.loss_kinds import Kinds
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
 from cockpit.engine.ranks import Ranks
+from cockpit.engine.recorder import Recorder
+from cockpit.engine.subject import Subject
 from cockpit.engine.table import Table
-from cockpit.engine.tracking import CARRIED, TrackedEigenvalue, followed
 from cockpit.errors import Gap
 
-Product = Callable[[Tensor], Tensor]
+MORE = Gap("needs_full_batch: more micro-batches came than in the step before")
 
 
 class Curvatures:
-    """Serves the curvature needs of a step."""
+    """Serves the curvature needs of a step; ``recorder`` is what may record them, if anything may."""
 
-    def __init__(self, capture: Capture, ranks: Ranks | None, seed: int) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        ranks: Ranks | None,
+        seed: int,
+        recorder: Callable[[], Recorder] | None = None,
+    ) -> None:
         self.capture, self.ranks, self.seed = capture, ranks, seed
-        self.vectors: dict[str, Tensor] = {}
-        self.eigenvalues: dict[TopEigenvalue, dict[str, Eigenpair] | Gap] = {}
+        self.tapes = None if recorder is None or ranks is not None else CurvatureTapes(recorder)
+        self.eigenvalues: Solved = {}
         self.methods: dict[Need, str | Gap] = {}
+        self._solver = Eigenvalues(lambda device: self._generator(device, self._seed(own=False)))
         self._variances: list[dict[Need, tuple[Tensor, float]]] = []
         """Standard errors of each micro-batch, with factors; a GPU is not waited for before the end of the step."""
         self._learnt: weakref.WeakKeyDictionary[Plan, Learnt] = weakref.WeakKeyDictionary()
         self._kinds = Kinds()
         self._asked: Iterable[Need] = ()
-        self._needs: list[Need] = []
+        self._diagonals: list[Diagonal] = []
+        self.eigen: list[TopEigenvalue] = []
+        """The eigenvalues asked for."""
         self._doubted: set[Diagonal] = set()
         """Those whose variances are asked for."""
         self._graphs: list[Tensor] = []
@@ -59,11 +69,13 @@ class Curvatures:
         """Prepare for a step's needs."""
         if needs is not self._asked:
             self._asked = needs
-            self._needs = sorted((n for n in needs if isinstance(n, TopEigenvalue | Diagonal)), key=repr)
+            ordered = sorted(needs, key=repr)
+            self._diagonals = [n for n in ordered if isinstance(n, Diagonal)]
+            self.eigen = [n for n in ordered if isinstance(n, TopEigenvalue)]
             self._doubted = {n.diagonal for n in needs if isinstance(n, DiagonalVariance)}
         self.eigenvalues, self.methods, self._variances, self._graphs = {}, {}, [], []
         self._attention.close()
-        if self._needs:
+        if self._diagonals or self.eigen:
             self._attention.enter_context(twice_differentiable_attention())
 
     @property
@@ -74,11 +86,6 @@ class Curvatures:
             for need, (error, scale) in batch.items():
                 total[need] = total.get(need, 0.0) + (float(error) * scale) ** 2
         return total
-
-    @property
-    def eigen(self) -> list[TopEigenvalue]:
-        """The eigenvalues asked for."""
-        return [n for n in self._needs if isinstance(n, TopEigenvalue)]
 
     def enter(
         self, losses: Tensor, plan: Plan | None, table: Table, alone: bool, keep: Tensor | None = None
@@ -92,11 +99,15 @@ class Curvatures:
             alone: whether no other micro-batch is expected in the step.
             keep: the examples that count (None: all).
         """
-        parameters = table.parameters
         self._variances.append({})
-        if self._needs and hides_layers(losses):
+        if not self._diagonals and not self.eigen:
+            return
+        kind = self._kind(losses, plan) if alone and keep is None else None
+        if kind is not None and self._replayed(kind, losses, plan, table):
+            return
+        if hides_layers(losses):
             gap = Gap("reentrant_checkpointing: the second derivative of a checkpointed part cannot be had")
-            self.methods = dict.fromkeys(self._needs, gap)
+            self.methods = dict.fromkeys((*self._diagonals, *self.eigen), gap)
             self.eigenvalues = dict.fromkeys(self.eigen, gap)
             return
         counted = losses
@@ -106,25 +117,107 @@ class Curvatures:
             ):  # an example that does not count has no curvature, but stays in its place
                 losses = losses * torch.zeros_like(losses).index_fill_(0, keep, 1)
                 counted = losses[keep]
-        source = None
-        diagonals = [need for need in self._needs if isinstance(need, Diagonal)]
-        if diagonals and plan is not None:
-            learnt = self._learnt.setdefault(plan, Learnt())
-            source = Diagonals(self.capture, losses, plan, parameters, learnt, self._kinds, self._check)
-            for need in diagonals:
-                self._diagonal(need, source, table)
+        subject = Subject.seen(losses, self.capture)
+        source = self._source(subject, plan, table)
+        seeds = [self._seed(own=True) for _ in self._diagonals]
+        entries = {} if source is None else self._measured(source, table, seeds)
+        made = None
         if self.eigen:
             self._graphs.append(counted)
             if alone and len(self._graphs) == 1:
-                self._eigenvalues(parameters, source if keep is None else None)
+                made = self._solve(table.parameters, source if keep is None else None)
             elif alone:
-                gap = Gap("needs_full_batch: more micro-batches came than in the step before")
-                self.eigenvalues = dict.fromkeys(self.eigen, gap)
+                self.eigenvalues = dict.fromkeys(self.eigen, MORE)
+        complete = len(entries) == len(self._diagonals) and (made is not None or not self.eigen)
+        if kind is not None and complete:
+            self._record(kind, subject, plan, table, seeds, (entries, made))
+
+    def _source(self, subject: Subject, plan: Plan | None, table: Table) -> Diagonals | None:
+        """Return what the diagonals come from, if any are asked for."""
+        if not self._diagonals or plan is None:
+            return None
+        learnt = self._learnt.setdefault(plan, Learnt())
+        return Diagonals(subject, plan, table.parameters, learnt, self._kinds, self._check)
+
+    def _measured(self, source: Diagonals, table: Table, seeds: list[int]) -> dict[Need, Entry]:
+        """Measure diagonals and enter them; what fails is a gap."""
+        entries: dict[Need, Entry] = {}
+        for need, seed in zip(self._diagonals, seeds, strict=True):
+            try:
+                generator = self._generator(source.losses.device, seed)
+                entries[need] = source.entry(need, generator, need in self._doubted)
+                self._enter(need, entries[need], table)
+            except Gap as gap:
+                self.methods[need] = gap
+            except Exception as failure:
+                self.methods[need] = Gap(f"failed: {type(failure).__name__}: {failure}")
+        return entries
+
+    def _enter(self, need: Need, entry: Entry, table: Table) -> None:
+        assert isinstance(need, Diagonal)
+        for name, value in entry.by_parameter.items():
+            table.add(need, name, value)
+        for name, value in entry.variances.items():
+            table.add(DiagonalVariance(need), name, value)
+        if entry.error is not None:
+            self._variances[-1][need] = entry.error
+        self.methods[need] = entry.method
+
+    def _kind(self, losses: Tensor, plan: Plan | None) -> Kind | None:
+        """Return what is known of micro-batches like this one, where they may be recorded."""
+        if self.tapes is None or self._graphs or not Recorder.serves(losses.device):
+            return None
+        learnt = None if plan is None else self._learnt.setdefault(plan, Learnt())
+        return self.tapes.kind((plan, *self._diagonals, *self.eigen, losses.shape), learnt)
+
+    def _replayed(self, kind: Kind, losses: Tensor, plan: Plan | None, table: Table) -> bool:
+        """Measure a micro-batch by a recording, if there is one and nothing is to be examined."""
+        if kind.tape is None or self.tapes is None or kind.examines(table.parameters, self._kinds):
+            return False
+        subject = Subject.seen(losses, self.capture)
+        tape = self.tapes.begin(kind, subject, lambda: [self._seed(own=True) for _ in self._diagonals])
+        if tape is None:
+            return False
+        kind.count(self._kinds)
+        for need, entry in tape.entries.items():
+            self._enter(need, entry, table)
+        if self.eigen and tape.hessian is not None:
+            self._graphs.append(losses)
+            flat = tape.hessian.flat
+            self.eigenvalues = self._solver.solve(self.eigen, lambda: (flat, tape.product))
+        return True
+
+    def _record(
+        self,
+        kind: Kind,
+        subject: Subject,
+        plan: Plan | None,
+        table: Table,
+        seeds: list[int],
+        truth: tuple[dict[Need, Entry], HessianProduct | None],
+    ) -> None:
+        """Record a micro-batch that was measured, if it is time to."""
+        if self.tapes is None or not self.tapes.due(kind) or kind.examines(table.parameters, self._kinds):
+            return
+        generators = [torch.Generator(subject.losses.device) for _ in seeds]
+
+        def measure(placed: Subject) -> tuple[dict[Need, Entry], HessianProduct | None]:
+            source, entries = self._source(placed, plan, table), dict[Need, Entry]()
+            for need, generator in zip(self._diagonals, generators, strict=True):
+                assert source is not None
+                entries[need] = source.entry(need, generator, need in self._doubted)
+            if not self.eigen:
+                return entries, None
+            return entries, self._hessian(
+                [placed.losses], table.parameters
+            ) if source is None else source.hessian
+
+        self.tapes.record(kind, subject, measure, generators, seeds, truth)
 
     def before_update(self, parameters: Mapping[str, Tensor]) -> None:
         """Compute eigenvalues of the whole step, where they have waited for it."""
         if self._graphs and not self.eigenvalues:
-            self._eigenvalues(parameters)
+            self._solve(parameters)
         self._graphs = []
 
     def cancel(self) -> None:
@@ -141,134 +234,66 @@ class Curvatures:
 
     def state(self) -> dict[str, Any]:
         """Return warm starts and the count of draws."""
-        return {"vectors": dict(self.vectors), "draws": self._draws}
+        return {"vectors": dict(self._solver.vectors), "draws": self._draws}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore `state`."""
-        self.vectors, self._draws = dict(state["vectors"]), state["draws"]
+        self._solver.vectors, self._draws = dict(state["vectors"]), state["draws"]
 
     def close(self) -> None:
         """Forget everything."""
         self._attention.close()
         self._learnt.clear()
         self._asked, self._graphs = (), []
-        self.vectors.clear()
+        self._solver.vectors.clear()
+        if self.tapes is not None:
+            self.tapes.forget()
 
-    def _eigenvalues(self, parameters: Mapping[str, Tensor], source: Diagonals | None = None) -> None:
-        """Solve for every eigenvalue asked for; what fails becomes a gap.
+    def _solve(
+        self, parameters: Mapping[str, Tensor], source: Diagonals | None = None
+    ) -> HessianProduct | None:
+        """Solve for every eigenvalue asked for; return the Hessian of this process's graphs, if there is one.
 
         With ``source``, whose batch is the whole step, its Hessian is used.
         """
-        made = None
-        for need in self.eigen:
-            try:
-                made = made or self._product(parameters, source)
-                local, product = made
-                found: dict[str, Eigenpair] = {}
-                if not need.blocks:
-                    found[""] = self._solved(need, "", product, local.flat.size, local.flat)
-                else:
-                    start = 0
-                    for name, size in zip(local.flat.names, local.flat.sizes, strict=True):
-                        block = _block(product, local.flat.size, slice(start, start + size))
-                        found[name] = self._solved(need, name, block, size, local.flat)
-                        start += size
-                self.eigenvalues[need] = found
-            except Gap as gap:
-                self.eigenvalues[need] = gap
-            except Exception as failure:
-                self.eigenvalues[need] = Gap(f"failed: {type(failure).__name__}: {failure}")
+        made: list[HessianProduct] = []
 
-    def _product(
-        self, parameters: Mapping[str, Tensor], source: Diagonals | None
-    ) -> tuple[HessianProduct, Product]:
-        """Return the Hessian of this process's graphs, and products with that of all processes."""
-        ranks = self.ranks
-        if ranks is None and source is not None:
-            return source.hessian, source.hessian  # one gradient graph for all who multiply
-        examples = sum(len(losses) for losses in self._graphs)
-        if ranks is not None:
-            examples = int(ranks.sum(torch.tensor(float(examples))))
-        local = HessianProduct([(x, len(x) / examples) for x in self._graphs], parameters)
+        def operator() -> tuple[FlatParameters, Product]:
+            ranks = self.ranks
+            shared = ranks is None and source is not None  # one gradient graph for all who multiply
+            made.append(source.hessian if shared and source else self._hessian(self._graphs, parameters))
+            local = made[0]
+            return local.flat, local if ranks is None else lambda v: ranks.sum(local(v))
+
+        self.eigenvalues = self._solver.solve(self.eigen, operator)
+        return made[0] if made else None
+
+    def _hessian(self, graphs: list[Tensor], parameters: Mapping[str, Tensor]) -> HessianProduct:
+        """Return the Hessian of the mean loss of all processes, as far as it is in these graphs."""
+        examples = sum(len(losses) for losses in graphs)
+        if self.ranks is not None:
+            examples = int(self.ranks.sum(torch.tensor(float(examples))))
+        local = HessianProduct([(x, len(x) / examples) for x in graphs], parameters)
         self._check(local)
-        return local, local if ranks is None else lambda v: ranks.sum(local(v))
+        return local
 
     def _check(self, product: HessianProduct) -> None:
         """Insist on a symmetric Hessian, once for a model."""
         if self._symmetric is None:
             try:
-                generator = torch.Generator(product.flat.device).manual_seed(self.seed)
-                insist_symmetric(product, generator)
+                insist_symmetric(product, self._generator(product.flat.device, self.seed))
                 self._symmetric = True
             except Gap as gap:
                 self._symmetric = gap
         if isinstance(self._symmetric, Gap):
             raise self._symmetric
 
-    def _solved(
-        self, need: TopEigenvalue, scope: str, product: Product, size: int, flat: FlatParameters
-    ) -> Eigenpair:
-        key, tracked = f"{need} {scope}", isinstance(need, TrackedEigenvalue)
-        start = self.vectors.get(key)
-        if isinstance(need, TrackedEigenvalue) and _usable(start, size):
-            carried = Carried(start, self.vectors[f"{key} values"])
-            pair = followed(product, carried, need.per_step, flat.dtype, flat.device)
-        else:
-            pair = top_eigenpair(
-                product,
-                None if tracked else start,
-                size=size,
-                dtype=flat.dtype,
-                device=flat.device,
-                generator=self._generator(flat.device, own=False),
-                tolerance=need.tolerance,
-                max_products=need.products,
-                carry=CARRIED if tracked else 0,
-            )
-        if pair.carried is None:
-            self.vectors[key] = pair.vector
-        else:
-            self.vectors[key], self.vectors[f"{key} values"] = pair.carried.vectors, pair.carried.values
-        # Who waits for the next step keeps this one's numbers; vectors as large as the model must not stay for that.
-        return replace(pair, vector=pair.vector.new_empty(0), carried=None)
-
-    def _generator(self, device: torch.device, own: bool) -> torch.Generator:
-        """Return a private generator: the same on all ranks, or (``own``) each rank's."""
+    def _seed(self, own: bool) -> int:
+        """Return a new seed: the same on all ranks, or (``own``) each rank's."""
         self._draws += 1
         rank = self.ranks.rank if own and self.ranks is not None else 0
-        return torch.Generator(device).manual_seed(self.seed + 1_000_003 * self._draws + rank)
+        return self.seed + 1_000_003 * self._draws + rank
 
-    def _diagonal(self, need: Diagonal, source: Diagonals, table: Table) -> None:
-        try:
-            generator = self._generator(source.losses.device, own=True)
-            result = source.measured(need, generator)
-            scale, errors, variances = source.scale(result), result.standard_error, DiagonalVariance(need)
-            for name, value in result.by_parameter.items():
-                table.add(need, name, value if scale == 1 else value * scale)
-                if need in self._doubted:
-                    error = None if errors is None else errors.get(name)
-                    exact = source.nothing(value.device)
-                    table.add(variances, name, exact if error is None else (error.double() * scale).square())
-            if result.total_standard_error is not None:
-                self._variances[-1][need] = result.total_standard_error, scale
-            self.methods[need] = result.method
-        except Gap as gap:
-            self.methods[need] = gap
-        except Exception as failure:
-            self.methods[need] = Gap(f"failed: {type(failure).__name__}: {failure}")
-
-
-def _usable(rows: Tensor | None, size: int) -> TypeGuard[Tensor]:
-    """Say whether carried vectors belong to a model of this size."""
-    return rows is not None and rows.ndim == 2 and rows.shape[1] == size
-
-
-def _block(product: Product, size: int, place: slice) -> Product:
-    """Return products with the diagonal block of some coordinates."""
-
-    def of_block(v: Tensor) -> Tensor:
-        whole = v.new_zeros(size)
-        whole[place] = v
-        return product(whole)[place]
-
-    return of_block
+    @staticmethod
+    def _generator(device: torch.device, seed: int) -> torch.Generator:
+        return torch.Generator(device).manual_seed(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,17 +39,21 @@ COPIED = 128 * 2**20
 
 
 class Tapes:
-    """The recordings of one model."""
+    """The recordings of one model, which is on one device."""
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
+    def __init__(self, capture: Capture, device: torch.device) -> None:
+        self._capture, self._device = capture, device
         self._tapes: dict[Any, Tape] = {}
         self._counts: dict[Any, int] = {}
         self._last: dict[str, Tensor] = {}
-        self._recorder: Recorder | None = None
         self._memory = 0
         self.failure: str | None = None
         """Why nothing is recorded any more. (Its words: an exception would keep the whole pass alive.)"""
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        """What records on the device; whoever records does it there, since recordings share their memory."""
+        return Recorder(self._device)
 
     def begin(
         self,
@@ -89,10 +94,8 @@ class Tapes:
         try:
             recording.end()
             self._keep_last(asked, {})
-            if self._recorder is None:
-                self._recorder = Recorder(next(iter(asked.parameters.values())).device)
-            self._recorder.prepare()
-            self._tapes[key] = Tape(asked, self._capture, recording, losses, self._last, self._recorder)
+            self.recorder.prepare()
+            self._tapes[key] = Tape(asked, self._capture, recording, losses, self._last, self.recorder)
         except Exception as failure:
             self.give_up(failure)
 

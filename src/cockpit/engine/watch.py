@@ -51,7 +51,7 @@ class Watch:
         self, capture: Capture, motion: Motion, device: torch.device, fast: bool, memory: int | None
     ) -> None:
         self.capture, self.motion, self.fast = capture, motion, fast
-        self.tapes = Tapes(capture)
+        self.tapes = Tapes(capture, device)
         self.batch: Batch | None = None
         """What reduces the present pass as it comes."""
         self._device, self._memory = device, memory

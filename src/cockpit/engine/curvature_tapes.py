@@ -1,0 +1,164 @@
+"""Curvature tapes: of which micro-batches the curvature is recorded, and which of them are like a recorded one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from cockpit.engine.curvature_tape import CurvatureTape, Found, agree
+from cockpit.engine.diagonals import Learnt
+from cockpit.engine.loss_kinds import Kinds
+from cockpit.engine.recorder import Recorder
+from cockpit.engine.saved import Saved
+from cockpit.engine.subject import Subject
+
+MOST = 4
+"""How many kinds of micro-batches are recorded (the last batch of an epoch, several schedules)."""
+KINDS = 64
+"""How many are counted; where there are more (lengths of texts), all are counted anew."""
+REPEATS = 3
+"""How often a kind must have come before it is recorded."""
+MISSES = 8
+"""How often in a row a micro-batch may differ from the recorded one before recording is given up."""
+SHARE = 4
+"""One part in so many of the memory that is free may be taken for places."""
+
+
+@dataclass(eq=False)
+class Kind:
+    """Micro-batches that may be alike."""
+
+    subjects: int = 0
+    """How many have come."""
+    tape: CurvatureTape | None = None
+    refused: str = ""
+    """Why nothing is recorded any more."""
+    missed: int = 0
+    learnt: Learnt | None = None
+    """What is known of their plan, where diagonals are measured."""
+
+    def examines(self, parameters: Iterable[str], kinds: Kinds) -> bool:
+        """Say whether something is to be looked at next time that is taken for granted most of the time."""
+        if self.learnt is None:
+            return False
+        agreement, operations = self.learnt.agreement, self.learnt.operations
+        if agreement is not None and not agreement.differ and agreement.due(list(parameters)):
+            return True
+        return operations is not None and kinds.due(operations)
+
+    def count(self, kinds: Kinds) -> None:
+        """Take note of a replay: another use that was not looked at."""
+        if self.learnt is None:
+            return
+        if self.learnt.operations is not None:
+            kinds.count(self.learnt.operations)
+        if self.learnt.agreement is not None:
+            self.learnt.agreement = replace(self.learnt.agreement, turn=self.learnt.agreement.turn + 1)
+
+
+class CurvatureTapes:
+    """The recordings of one model; ``recorder`` returns what makes them, with memory that nothing else uses."""
+
+    def __init__(self, recorder: Callable[[], Recorder]) -> None:
+        self._new_recorder = recorder
+        self._kinds: dict[Hashable, Kind] = {}
+
+    @cached_property
+    def _recorder(self) -> Recorder:
+        return self._new_recorder()
+
+    def kind(self, key: Hashable, learnt: Learnt | None) -> Kind:
+        """Return the kind of a micro-batch, and count it."""
+        if key not in self._kinds and len(self._kinds) >= KINDS:
+            self._kinds.clear()
+        kind = self._kinds.setdefault(key, Kind(learnt=learnt))
+        kind.subjects += 1
+        return kind
+
+    def forget(self) -> None:
+        """Drop all recordings."""
+        self._kinds.clear()
+
+    def begin(self, kind: Kind, subject: Subject, seeds: Callable[[], Sequence[int]]) -> CurvatureTape | None:
+        """Replay the recording of a kind, if it is of micro-batches like this one."""
+        tape = kind.tape
+        if tape is None:
+            return None
+        try:
+            seen = subject.saved()
+            if tape.fits(subject, seen):
+                kind.missed = 0
+                tape.replay(seen, seeds())
+                return tape
+            kind.missed += 1
+            if kind.missed > MISSES:
+                kind.tape, kind.refused = None, "every micro-batch is another"
+        except Exception as failure:
+            kind.tape, kind.refused = None, f"{type(failure).__name__}: {failure}"
+        return None
+
+    def due(self, kind: Kind) -> bool:
+        """Say whether a micro-batch that was just measured is to be recorded."""
+        recorded = sum(other.tape is not None for other in self._kinds.values())
+        return not kind.refused and kind.tape is None and kind.subjects > REPEATS and recorded < MOST
+
+    def record(
+        self,
+        kind: Kind,
+        subject: Subject,
+        measure: Callable[[Subject], Found],
+        generators: Sequence[torch.Generator],
+        seeds: Sequence[int],
+        truth: Found,
+    ) -> None:
+        """Record a micro-batch of which the truth is known, and keep the recording if it repeats that.
+
+        ``measure`` draws from ``generators``; the truth was drawn with ``seeds``.
+        """
+        agreement = None if kind.learnt is None else kind.learnt.agreement
+        try:
+            if subject.again:
+                raise RuntimeError("a layer has to run again, with the random numbers it had")
+            seen = subject.saved()
+            _insist_on_room(seen)
+            tape = CurvatureTape(subject, seen, self._recorder, measure, generators)
+            tape.replay(seen, seeds)
+            if not _repeats(tape, truth):
+                raise RuntimeError("a replay does not give what the ordinary way gives")
+            kind.tape = tape
+        except Exception as failure:
+            kind.refused = f"{type(failure).__name__}: {failure}"
+        if kind.learnt is not None:
+            kind.learnt.agreement = agreement  # to record is not to look
+
+
+def _insist_on_room(seen: Saved) -> None:
+    """Raise an error if fixed places for all of it would take much of the memory that is left."""
+    device = seen.tensors[0].device
+    if device.type != "cuda":
+        return
+    free = torch.cuda.mem_get_info(device)[0]
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    limit = min(free // SHARE, torch.cuda.memory_allocated(device))
+    if seen.size > limit:
+        raise RuntimeError(f"{seen.size >> 20} MiB were saved, more than the {limit >> 20} that may be kept")
+
+
+def _repeats(tape: CurvatureTape, truth: Found) -> bool:
+    """Say whether a tape that was replayed gives what is known to be true."""
+    entries, hessian = truth
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for need, entry in entries.items():
+        found = tape.entries[need]
+        if found.method != entry.method or found.by_parameter.keys() != entry.by_parameter.keys():
+            return False
+        pairs += [(found.by_parameter[name], value) for name, value in entry.by_parameter.items()]
+    if hessian is not None:
+        signs = torch.ones(hessian.flat.size, dtype=hessian.flat.dtype, device=hessian.flat.device)
+        signs[::2] = -1
+        pairs.append((tape.product(signs), hessian(signs)))
+    return all(agree(found, truth) for found, truth in pairs)
