@@ -90,6 +90,10 @@ class Use:
         """Take the inputs as they are now for what the layer saw."""
         self.versions = [t._version for t in self.inputs]
 
+    def release(self) -> None:
+        """Let go of the inputs: nobody will ask for them any more, though the graph may live on."""
+        self.args, self.kwargs, self.inputs, self.versions = (), {}, [], []
+
     def intact(self) -> bool:
         """Say whether the kept inputs are still what the layer saw (nobody wrote into them since)."""
         return [t._version for t in self.inputs] == self.versions

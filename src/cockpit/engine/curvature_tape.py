@@ -8,8 +8,10 @@ recording was made by hand (`cockpit.engine.derivatives`).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,16 +19,17 @@ from torch import Tensor
 from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.derivatives import by_hand
 from cockpit.engine.diagonals import Entry
-from cockpit.engine.needs import Need
+from cockpit.engine.needs import Diagonal
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.saved import Places, Saved
 from cockpit.engine.subject import Subject
 
+T = TypeVar("T")
 TOLERANCE = 1e-2
 """How far a replay may be from what it repeats, relative to its length: products of GPUs are rounded to 11 bits."""
 
 
-Found = tuple[dict[Need, Entry], HessianProduct | None]
+Found = tuple[dict[Diagonal, Entry], HessianProduct | None]
 """The diagonals asked for, and the Hessian where products with it are."""
 
 
@@ -49,8 +52,9 @@ class CurvatureTape:
         measure: Callable[[Subject], Found],
         generators: Sequence[torch.Generator],
     ) -> None:
-        self.names = subject.names
-        self.generators = generators
+        self.names, self.generators, self._recorder = subject.names, generators, recorder
+        self._spent = [weakref.ref(use) for use, _ in subject.uses]
+        self._derived: tuple[object, Callable[[], None] | None, Any] | None = None
         self.places = Places(seen)
         self.places.fill(seen)
         recorder.prepare()
@@ -62,6 +66,15 @@ class CurvatureTape:
                 self._vector = torch.zeros(flat.size, dtype=flat.dtype, device=flat.device)
                 self._multiply, self._product = recorder.record(partial(hessian, self._vector))
 
+    def release(self) -> None:
+        """Let go of what was kept for the backward pass of the recorded micro-batch, which is over.
+
+        (The Hessian holds its graph, and the graph's hooks hold the inputs of its layers.)
+        """
+        while self._spent:
+            if (use := self._spent.pop()()) is not None:
+                use.release()
+
     def fits(self, subject: Subject, seen: Saved) -> bool:
         """Say whether another micro-batch may be measured by this recording."""
         return self.names == subject.names and self.places.fits(seen)
@@ -72,6 +85,18 @@ class CurvatureTape:
         for generator, seed in zip(self.generators, seeds, strict=True):
             generator.manual_seed(seed)
         self._replay()
+
+    def derived(self, owner: object, work: Callable[[], T]) -> T | None:
+        """Return what follows from the diagonals and from what ``owner`` replays; None if it cannot be recorded."""
+        if self._derived is None or self._derived[0] is not owner:
+            try:
+                self._derived = (owner, *self._recorder.record(work))
+            except Exception:
+                self._derived = (owner, None, None)
+        _, replay, found = self._derived
+        if replay is not None:
+            replay()
+        return found
 
     def product(self, vector: Tensor) -> Tensor:
         """Return the product of the Hessian with a flat vector."""

@@ -91,6 +91,7 @@ class CurvatureTapes:
         try:
             seen = subject.saved()
             if tape.fits(subject, seen):
+                tape.release()
                 kind.missed = 0
                 tape.replay(seen, seeds())
                 return tape

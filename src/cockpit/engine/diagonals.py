@@ -10,7 +10,7 @@ is not asked: the method is then ``ggn_mc``, without the word Hessian.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -23,10 +23,11 @@ from cockpit.engine.hessian_diagonal import Agreement, hessian_diagonal
 from cockpit.engine.loss_graph import Operations
 from cockpit.engine.loss_kinds import Kinds
 from cockpit.engine.loss_roots import Root
-from cockpit.engine.needs import Diagonal
+from cockpit.engine.needs import Diagonal, DiagonalVariance
 from cockpit.engine.precision import wide_dtype
 from cockpit.engine.square_sums import LayerSums, Passes
 from cockpit.engine.subject import Subject
+from cockpit.engine.table import Table
 
 EXACT = 1.0
 """Up to so many training steps (by multiply-adds), the exact GGN is worth its price where the choice is ours."""
@@ -57,6 +58,17 @@ class Entry:
     error: tuple[Tensor, float] | None
     """The standard error of the whole trace and its factor, where that is an estimate."""
     method: str
+
+    def enter(self, need: Diagonal, table: Table) -> None:
+        """Enter it as an answer of the present micro-batch."""
+        for name, value in self.by_parameter.items():
+            table.add(need, name, value)
+        for name, value in self.variances.items():
+            table.add(DiagonalVariance(need), name, value)
+
+    def copied(self) -> Entry:
+        """Return a copy, which no replay overwrites."""
+        return replace(self, by_parameter={name: x.clone() for name, x in self.by_parameter.items()})
 
 
 class Diagonals:

@@ -81,7 +81,7 @@ class Engine:
             self.capture.arm()
         elif self.capture.armed:
             self.capture.disarm()
-        self.curvatures.begin(asked.needs)
+        self.curvatures.begin(asked.needs, asked.given)
 
     @property
     def busy(self) -> bool:
@@ -171,7 +171,7 @@ class Engine:
         rates = None if step.touched or step.gradient_versions() != step.left_gradients() else rates
         with self.passes.full_precision(), torch.no_grad():
             if step.replay is not None:
-                observed = self.passes.watch.tapes.observed(step, rates)
+                observed = self.passes.watch.tapes.observed(step, rates, self.curvatures.replayed)
                 updates = self.passes.watch.tapes.last_update(step, rates)
                 if step.plain and rates is None:
                     give_up_update(step)

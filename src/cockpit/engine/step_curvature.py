@@ -19,6 +19,7 @@ from cockpit.engine.attention import twice_differentiable_attention
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
 from cockpit.engine.curvature import FlatParameters, HessianProduct, insist_symmetric
+from cockpit.engine.curvature_tape import CurvatureTape, Found
 from cockpit.engine.curvature_tapes import CurvatureTapes, Kind
 from cockpit.engine.diagonals import Diagonals, Entry, Learnt
 from cockpit.engine.eigenvalues import Eigenvalues, Product, Solved
@@ -59,19 +60,24 @@ class Curvatures:
         """The eigenvalues asked for."""
         self._doubted: set[Diagonal] = set()
         """Those whose variances are asked for."""
+        self._given: frozenset[Need] = frozenset()
+        self.replayed: CurvatureTape | None = None
+        """What the present step was replayed from, if nobody asks for whole diagonals."""
         self._graphs: list[Tensor] = []
         self._attention = ExitStack()
         weakref.finalize(self, self._attention.close)  # also if nobody closes us
         self._symmetric: bool | Gap | None = None
         self._draws = 0
 
-    def begin(self, needs: Iterable[Need]) -> None:
-        """Prepare for a step's needs."""
+    def begin(self, needs: Iterable[Need], given: frozenset[Need] = frozenset()) -> None:
+        """Prepare for a step's needs; those ``given`` are handed out as they are, others serve to derive from."""
+        self.replayed = None
         if needs is not self._asked:
             self._asked = needs
             ordered = sorted(needs, key=repr)
             self._diagonals = [n for n in ordered if isinstance(n, Diagonal)]
             self.eigen = [n for n in ordered if isinstance(n, TopEigenvalue)]
+            self._given = given
             self._doubted = {n.diagonal for n in needs if isinstance(n, DiagonalVariance)}
         self.eigenvalues, self.methods, self._variances, self._graphs = {}, {}, [], []
         self._attention.close()
@@ -139,9 +145,9 @@ class Curvatures:
         learnt = self._learnt.setdefault(plan, Learnt())
         return Diagonals(subject, plan, table.parameters, learnt, self._kinds, self._check)
 
-    def _measured(self, source: Diagonals, table: Table, seeds: list[int]) -> dict[Need, Entry]:
+    def _measured(self, source: Diagonals, table: Table, seeds: list[int]) -> dict[Diagonal, Entry]:
         """Measure diagonals and enter them; what fails is a gap."""
-        entries: dict[Need, Entry] = {}
+        entries: dict[Diagonal, Entry] = {}
         for need, seed in zip(self._diagonals, seeds, strict=True):
             try:
                 generator = self._generator(source.losses.device, seed)
@@ -153,12 +159,8 @@ class Curvatures:
                 self.methods[need] = Gap(f"failed: {type(failure).__name__}: {failure}")
         return entries
 
-    def _enter(self, need: Need, entry: Entry, table: Table) -> None:
-        assert isinstance(need, Diagonal)
-        for name, value in entry.by_parameter.items():
-            table.add(need, name, value)
-        for name, value in entry.variances.items():
-            table.add(DiagonalVariance(need), name, value)
+    def _enter(self, need: Diagonal, entry: Entry, table: Table) -> None:
+        entry.enter(need, table)
         if entry.error is not None:
             self._variances[-1][need] = entry.error
         self.methods[need] = entry.method
@@ -180,7 +182,8 @@ class Curvatures:
             return False
         kind.count(self._kinds)
         for need, entry in tape.entries.items():
-            self._enter(need, entry, table)
+            self._enter(need, entry.copied() if need in self._given else entry, table)
+        self.replayed = tape if self._given.isdisjoint(tape.entries) else None
         if self.eigen and tape.hessian is not None:
             self._graphs.append(losses)
             flat = tape.hessian.flat
@@ -194,15 +197,15 @@ class Curvatures:
         plan: Plan | None,
         table: Table,
         seeds: list[int],
-        truth: tuple[dict[Need, Entry], HessianProduct | None],
+        truth: Found,
     ) -> None:
         """Record a micro-batch that was measured, if it is time to."""
         if self.tapes is None or not self.tapes.due(kind) or kind.examines(table.parameters, self._kinds):
             return
         generators = [torch.Generator(subject.losses.device) for _ in seeds]
 
-        def measure(placed: Subject) -> tuple[dict[Need, Entry], HessianProduct | None]:
-            source, entries = self._source(placed, plan, table), dict[Need, Entry]()
+        def measure(placed: Subject) -> Found:
+            source, entries = self._source(placed, plan, table), dict[Diagonal, Entry]()
             for need, generator in zip(self._diagonals, generators, strict=True):
                 assert source is not None
                 entries[need] = source.entry(need, generator, need in self._doubted)
@@ -222,6 +225,7 @@ class Curvatures:
 
     def cancel(self) -> None:
         """Take the last micro-batch back."""
+        self.replayed = None
         if self._variances:
             self._variances.pop()
         if self._graphs:
@@ -231,6 +235,7 @@ class Curvatures:
     def abandon(self) -> None:
         """Forget the step so far."""
         self.eigenvalues, self.methods, self._variances, self._graphs = {}, {}, [], []
+        self.replayed = None
 
     def state(self) -> dict[str, Any]:
         """Return warm starts and the count of draws."""

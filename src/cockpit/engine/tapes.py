@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cockpit.engine.batch import Batch, too_large
 from cockpit.engine.capture import Capture, Use
+from cockpit.engine.curvature_tape import CurvatureTape
 from cockpit.engine.derived import Derived
 from cockpit.engine.factored import Vectors
 from cockpit.engine.loose import Loose
@@ -23,8 +24,9 @@ from cockpit.engine.requests import LAST, UPDATE
 from cockpit.engine.scaling import Scaling
 from cockpit.engine.statistics import SquareSum, Total
 from cockpit.engine.step import Step
-from cockpit.engine.tape import Asked, Tape
-from cockpit.engine.transfer import Transfer
+from cockpit.engine.table import Table
+from cockpit.engine.tape import Asked, Numbers, Tape
+from cockpit.engine.transfer import Transfer, packed
 
 MOST = 8
 """How many kinds of step are recorded (the last batch of an epoch, several schedules); further ones are not."""
@@ -34,7 +36,9 @@ REPEATS = 2
 """How often a step must have come before it is recorded."""
 SMALL = 64 * 2**20
 """How many bytes may always be copied for a step."""
-COPIED = 128 * 2**20
+LARGEST_CALL = 3
+"""How large a single call may be, relative to what may be kept, where nobody has said how much that is."""
+COPIED = 256 * 2**20
 """How many bytes a call may have that is copied: with larger ones the device is busy, the host has time to launch."""
 
 
@@ -72,9 +76,18 @@ class Tapes:
         return Replay(tape, Loose(loose(tape), tape.asked) if tape.loose else None)
 
     def begin_recording(
-        self, key: Any, asked: Asked, uses: Sequence[Use], numbers: Mapping[int, int], memory: int
+        self,
+        key: Any,
+        asked: Asked,
+        uses: Sequence[Use],
+        numbers: Mapping[int, int],
+        memory: int,
+        fixed: bool = False,
     ) -> Recording | None:
-        """Begin to record a step, if it has come often enough; ``memory`` is how much may be kept from a pass."""
+        """Begin to record a step, if it has come often enough.
+
+        ``memory`` is how much may be kept from a pass; ``fixed``: the user has said so.
+        """
         if self.failure is not None or key in self._tapes or not asked.possible:
             return None
         if key not in self._counts and len(self._counts) >= SEEN:
@@ -84,7 +97,9 @@ class Tapes:
             return None
         self._memory = memory
         whole = max(SMALL, memory) if asked.late else SMALL
-        limits = Limits(whole, max(SMALL, memory // 4), min(COPIED, memory // 2))
+        limits = Limits(
+            whole, max(SMALL, memory // 4), min(COPIED, memory if fixed else LARGEST_CALL * memory)
+        )
         size = sum(4 * sum(s.numel() for s in use.shapes) for use in uses)
         size += sum(x.numel() * x.element_size() for use in uses for x in use.inputs)
         return Recording(asked.plan, asked.parameters, numbers, limits, size <= limits.whole)
@@ -121,10 +136,15 @@ class Tapes:
         self._tapes.clear()
         self._counts.clear()
 
-    def observed(self, step: Step, rates: Mapping[str, float] | None) -> Observed:
+    def observed(
+        self, step: Step, rates: Mapping[str, float] | None, curved: CurvatureTape | None = None
+    ) -> Observed:
         """Send a replayed step's numbers to the host.
 
-        ``rates`` are the learning rates of a plain step (None: it was none after all).
+        Args:
+            step: the step.
+            rates: the learning rates of a plain step (None: it was none after all).
+            curved: the recording that its curvature was replayed from, if it was and nobody asks for all of it.
         """
         replay = step.replay
         assert replay is not None
@@ -140,14 +160,13 @@ class Tapes:
         if replay.loose is not None:
             replay.loose.observe(observed, {name: self._last[name] for name in tape.loose if asked.late})
         observed.scaling = Scaling(rates if asked.plain else None, step.last_factors)
-        eager = asked.eager
-        table.close([s for s in eager if not isinstance(s, Derived)])
-        for s in eager:
-            if isinstance(s, Derived):
-                for source in s.sources:
-                    if source in (SquareSum(), Total()):
-                        table.enter(source, replay.by_parameter(source))
-                table.derive(s, asked.examples)
+        derived = None
+        if curved is not None and replay.loose is None:
+            derived = curved.derived(tape, partial(_packed_with, curved, replay))
+        if derived is None:
+            _derive(table, replay)
+        else:
+            observed.add(derived[0], Transfer(derived[1]))
         return observed
 
     def last_update(self, step: Step, rates: Mapping[str, float] | None) -> dict[str, tuple[Tensor, float]]:
@@ -165,3 +184,27 @@ class Tapes:
             name: (self._last[name], -rates.get(name, 0.0) if name in moved else 0.0)
             for name in asked.parameters
         }
+
+
+def _derive(table: Table, replay: Replay) -> None:
+    """Compute what rests on curvature that was entered in a table."""
+    asked = replay.tape.asked
+    table.close([s for s in asked.eager if not isinstance(s, Derived)])
+    for s in asked.eager:
+        if isinstance(s, Derived):
+            for source in s.sources:
+                if source in (SquareSum(), Total()):
+                    table.enter(source, replay.by_parameter(source))
+            table.derive(s, asked.examples)
+
+
+def _packed_with(curved: CurvatureTape, replay: Replay) -> Numbers:
+    """Return the numbers that rest on replayed curvature."""
+    asked = replay.tape.asked
+    table = Table(asked.parameters)
+    table.begin(asked.examples, asked.plan.used(asked.parameters), {})
+    for need, entry in curved.entries.items():
+        entry.enter(need, table)
+    _derive(table, replay)
+    numbers = table.numbers()
+    return [(s, names) for s, names, _ in numbers], packed([t for _, _, values in numbers for t in values])

@@ -54,7 +54,7 @@ class Watch:
         self.tapes = Tapes(capture, device)
         self.batch: Batch | None = None
         """What reduces the present pass as it comes."""
-        self._device, self._memory = device, memory
+        self._device, self._memory, self._fixed = device, memory, memory is not None
         self._kind: Any = None
         self._share: float | None = None
         """The weight of each example times their number, last time that weights were told (None: they differed)."""
@@ -91,7 +91,9 @@ class Watch:
                 return
             of_step = Asked(asked.statistics, step.parameters, plan, examples, step.own, weight, step.plain)
             numbers, self._asked = {id(use): k for use, k in self.capture.numbered()}, of_step
-            step.recording = self.tapes.begin_recording(self._kind, of_step, uses, numbers, self.memory)
+            step.recording = self.tapes.begin_recording(
+                self._kind, of_step, uses, numbers, self.memory, self._fixed
+            )
         self._reduce(step, asked, plan, losses, examples, alone)
 
     def _simple(self, step: Step, asked: Requests) -> bool:

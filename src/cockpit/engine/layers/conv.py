@@ -93,7 +93,10 @@ def _convolved(
 
     def outer(start: int, stop: int) -> Outer:
         patches = images(start, stop)
-        if len(m.kernel_size) == 2 and placed.shape[1] == 1 and patches.numel():  # there is a kernel for it
+        flat = len(m.kernel_size) == 2 and placed.shape[1] == 1 and patches.numel() > 0
+        if (
+            flat and patches.device.type == "cpu"
+        ):  # there is a kernel for it (on a GPU, a launch for each image)
             a = F.unfold(patches, m.kernel_size, m.dilation, 0, m.stride).unflatten(1, (groups, -1))
             b = placed[start:stop, 0].to(width).reshape(stop - start, groups, sizes[3], uses)
             return Outer(a.transpose(2, 3), b.transpose(2, 3), m.weight.shape)
