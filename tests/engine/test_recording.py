@@ -62,7 +62,7 @@ def test_segments_of_passes_of_the_user(entry: str, tmp_path: Path, replays: lis
 def test_segments_keep_nothing_until_the_optimiser_has_moved(
     optimizer: str, tmp_path: Path, replays: list[Tape]
 ) -> None:
-    found = compare(tmp_path, "deep", optimizer, memory=10 * 1024)
+    found = compare(tmp_path, "deep", optimizer, memory=5 * 1024)
     assert replays
     assert replays[0].cut
     assert replays[0].loose > {"twice.weight", "twice.bias", "shift"}, "the largest calls as well"

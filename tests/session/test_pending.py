@@ -21,7 +21,7 @@ from cockpit.engine.transfer import Transfer
 from cockpit.presets import ECONOMY
 from cockpit.quantities.quantity import Observation, OptimizerView
 from cockpit.session import pending
-from cockpit.session.pending import LAG, LONGEST, Pending
+from cockpit.session.pending import LAG, LONGEST, LONGEST_PATIENCE, PATIENCE, Backlog
 from cockpit.session.recorder import Recorder
 from cockpit.store import worker
 from session.loops import FIRST_ORDER, batch, differences, events, losses_of, net, plain, records, sgd
@@ -435,3 +435,17 @@ def test_a_cockpit_that_is_dropped_unclosed_loses_nothing(
     assert recorded == [0, 1, 2, 3]
     recorder.close()
     assert Run(tmp_path).steps() == (4, 3)
+
+
+def test_where_recording_takes_long_steps_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("cockpit.session.pending.time.monotonic", lambda: now[0])
+    backlog = Backlog()
+    backlog._most = LONGEST
+    for seconds, patience in ((0.0, PATIENCE), (0.005, 0.25), (1.0, LONGEST_PATIENCE), (0.001, PATIENCE)):
+        assert backlog.stretch(wait=False) == []
+        backlog.took(seconds)
+        now[0] += 0.99 * patience
+        assert not backlog.ripe
+        now[0] += 0.02 * patience
+        assert backlog.ripe

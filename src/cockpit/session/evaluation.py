@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -65,7 +66,9 @@ class Evaluation:
     def settle_ripe(self) -> None:
         """Record what has arrived, if it is time to."""
         if self._backlog and self._backlog.ripe:
+            begin = time.thread_time()
             self.settle(wait=False)
+            self._backlog.took(time.thread_time() - begin)
 
     def settle(self, wait: bool) -> None:
         """Record the steps whose numbers have arrived; or (``wait``) all there are."""

@@ -22,6 +22,10 @@ LONGEST = 32
 """How many steps may wait for each other."""
 PATIENCE = 0.1
 """For how many seconds they may."""
+LONGEST_PATIENCE = 0.4
+"""For how many seconds they may where recording takes long."""
+SHARE = 0.02
+"""Of the time, what recording may take before steps wait longer."""
 LARGEST = 2**24
 """How many bytes of numbers may wait."""
 
@@ -119,6 +123,7 @@ class Backlog:
         self._patient = patient
         self._most = 1
         """How many steps like the newest may wait for each other."""
+        self._patience = PATIENCE
         self._last = -PATIENCE
 
     def __len__(self) -> int:
@@ -134,7 +139,7 @@ class Backlog:
     @property
     def ripe(self) -> bool:
         """Whether it is time to record what has arrived."""
-        return len(self._steps) >= self._most or time.monotonic() - self._last >= PATIENCE
+        return len(self._steps) >= self._most or time.monotonic() - self._last >= self._patience
 
     def stretch(self, wait: bool) -> list[Pending]:
         """Take out the oldest steps: those alike that have arrived, or (``wait``) whenever they do."""
@@ -147,6 +152,10 @@ class Backlog:
                 break
             found.append(steps.popleft())
         return found
+
+    def took(self, seconds: float) -> None:
+        """Learn how long it took to record what was ripe; it costs the same for many steps as for few."""
+        self._patience = max(PATIENCE, min(seconds / SHARE, LONGEST_PATIENCE))
 
     def clear(self) -> None:
         """Forget all of them."""
