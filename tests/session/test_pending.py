@@ -21,7 +21,7 @@ from cockpit.engine.transfer import Transfer
 from cockpit.presets import ECONOMY
 from cockpit.quantities.quantity import Observation, OptimizerView
 from cockpit.session import pending
-from cockpit.session.pending import LAG, LONGEST, LONGEST_PATIENCE, PATIENCE, Backlog
+from cockpit.session.pending import LAG, LONGEST, LONGEST_PATIENCE, PATIENCE, Backlog, Pending
 from cockpit.session.recorder import Recorder
 from cockpit.store import worker
 from session.loops import FIRST_ORDER, batch, differences, events, losses_of, net, plain, records, sgd
@@ -48,6 +48,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no step wait for others."""
     monkeypatch.setattr(pending, "PATIENCE", 0.0)
+    monkeypatch.setattr(pending, "LONGEST_PATIENCE", 0.0)
 
 
 @pytest.fixture
@@ -228,6 +229,7 @@ def test_steps_are_marked_by_what_was_known_at_their_time(
 ) -> None:
     for name, patience in (("now", 0.0), ("late", 1e9)):
         monkeypatch.setattr(pending, "PATIENCE", patience)
+        monkeypatch.setattr(pending, "LONGEST_PATIENCE", patience)
         model = nn.Sequential(net()[0], nn.BatchNorm1d(6, dtype=torch.float64), net()[2])
         opt = sgd(model)
         with Cockpit(model, opt, quantities=["norm_test"], run=tmp_path / name) as cockpit:
