@@ -23,6 +23,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
+from cockpit.engine.hooks import own_hooks
 from cockpit.engine.layers.formula import Call, Formula, Layout, Replay, formula_for
 from cockpit.engine.meter import Meter
 from cockpit.engine.precision import without_autocast
@@ -233,10 +234,11 @@ class Capture:
                 self._uses.append(weakref.ref(use))
                 if self.keep_outputs:
                     _mark(use, outputs)
-                if len(outputs) == 1:
-                    outputs[0].register_hook(partial(self._one, use))
-                else:
-                    torch.autograd.graph.register_multi_grad_hook(outputs, partial(self._all, use))
+                with own_hooks():
+                    if len(outputs) == 1:
+                        outputs[0].register_hook(partial(self._one, use))
+                    else:
+                        torch.autograd.graph.register_multi_grad_hook(outputs, partial(self._all, use))
         except Exception as failure:  # watching must never break a forward pass
             self.failure = failure
 

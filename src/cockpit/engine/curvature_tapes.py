@@ -13,7 +13,6 @@ from cockpit.engine.curvature_tape import CurvatureTape, Found, agree
 from cockpit.engine.diagonals import Learnt
 from cockpit.engine.loss_kinds import Kinds
 from cockpit.engine.recorder import Recorder
-from cockpit.engine.saved import Saved
 from cockpit.engine.subject import Subject
 
 MOST = 4
@@ -24,8 +23,8 @@ REPEATS = 3
 """How often a kind must have come before it is recorded."""
 MISSES = 8
 """How often in a row a micro-batch may differ from the recorded one before recording is given up."""
-SHARE = 4
-"""One part in so many of the memory that is free may be taken for places."""
+PLACES, ALL = 16, 4
+"""One part in so many of the free memory may be taken for places, and for all that a recording keeps: it keeps it."""
 
 
 @dataclass(eq=False)
@@ -61,10 +60,15 @@ class Kind:
 
 
 class CurvatureTapes:
-    """The recordings of one model; ``recorder`` returns what makes them, with memory that nothing else uses."""
+    """The recordings of one model.
 
-    def __init__(self, recorder: Callable[[], Recorder]) -> None:
-        self._new_recorder = recorder
+    Args:
+        recorder: returns what makes them, with memory that nothing else uses.
+        memory: how many bytes may be kept of a micro-batch; None: a share of what is free.
+    """
+
+    def __init__(self, recorder: Callable[[], Recorder], memory: int | None = None) -> None:
+        self._new_recorder, self._memory = recorder, memory
         self._kinds: dict[Hashable, Kind] = {}
 
     @cached_property
@@ -124,9 +128,10 @@ class CurvatureTapes:
         try:
             if subject.again:
                 raise RuntimeError("a layer has to run again, with the random numbers it had")
-            seen = subject.saved()
-            _insist_on_room(seen)
+            seen, room = subject.saved(), _Room(subject.losses.device, self._memory)
+            room.insist(seen.size)
             tape = CurvatureTape(subject, seen, self._recorder, measure, generators)
+            room.insist_now()
             tape.replay(seen, seeds)
             if not _repeats(tape, truth):
                 raise RuntimeError("a replay does not give what the ordinary way gives")
@@ -137,16 +142,32 @@ class CurvatureTapes:
             kind.learnt.agreement = agreement  # to record is not to look
 
 
-def _insist_on_room(seen: Saved) -> None:
-    """Raise an error if fixed places for all of it would take much of the memory that is left."""
-    device = seen.tensors[0].device
-    if device.type != "cuda":
-        return
-    free = torch.cuda.mem_get_info(device)[0]
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    limit = min(free // SHARE, torch.cuda.memory_allocated(device))
-    if seen.size > limit:
-        raise RuntimeError(f"{seen.size >> 20} MiB were saved, more than the {limit >> 20} that may be kept")
+class _Room:
+    """Memory of a device that may be taken for good."""
+
+    def __init__(self, device: torch.device, most: int | None) -> None:
+        self._device, self._most, self._free, self._reserved = device, most, 0, 0
+        if device.type == "cuda":
+            self._reserved = torch.cuda.memory_reserved(device)
+            unused = self._reserved - torch.cuda.memory_allocated(device)
+            self._free = torch.cuda.mem_get_info(device)[0] + unused
+
+    def insist(self, size: int) -> None:
+        """Raise an error if fixed places of this size would take much of it."""
+        if self._most is not None and size > self._most:
+            raise RuntimeError(f"{size} bytes would be kept, more than {self._most}")
+        self._compare(size, PLACES)
+
+    def insist_now(self) -> None:
+        """Raise an error if a recording has taken much of it."""
+        if self._device.type == "cuda":
+            self._compare(torch.cuda.memory_reserved(self._device) - self._reserved, ALL)
+
+    def _compare(self, size: int, part: int) -> None:
+        if self._device.type == "cuda" and size > self._free // part:
+            raise RuntimeError(
+                f"{size >> 20} MiB would be kept, of {self._free >> 20} MiB that are free: more than 1/{part}"
+            )
 
 
 def _repeats(tape: CurvatureTape, truth: Found) -> bool:

@@ -172,8 +172,8 @@ def _addmm(node: Any, grads: Grads, needed: list[bool]) -> Found:
     """Of βa + αxW: those by a, x and W."""
     (g,) = grads
     assert g is not None
-    by_bias = g if node._saved_beta == 1 else g * node._saved_beta
-    rest = _mm(node, [g if node._saved_alpha == 1 else g * node._saved_alpha], needed[1:])
+    by_bias = g if node._saved_beta == 1 else g * node._saved_beta.conjugate()
+    rest = _mm(node, [g if node._saved_alpha == 1 else g * node._saved_alpha.conjugate()], needed[1:])
     return by_bias if needed[0] else None, *rest
 
 

@@ -21,6 +21,7 @@ from torch.autograd.graph import Node
 from cockpit.engine.replay import Copies
 
 RAW, NUMBER = "_raw_saved_", "_saved_"
+LEAF = "torch::autograd::AccumulateGrad"
 _ATTRIBUTES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 """By operation, where its nodes keep tensors, and where numbers."""
 
@@ -32,9 +33,11 @@ class Saved:
     form: tuple[Any, ...]
     """Equal for graphs that differ in the numbers of `tensors` alone."""
     tensors: list[Tensor]
-    """Without their graphs; at the end those that belong to it as well."""
+    """At the end those that belong to it as well."""
     slots: list[Any]
     """Where the others are saved."""
+    nodes: Sequence[tuple[Node, str]] = ()
+    """Which own the slots: without them these would lead nowhere."""
 
     @property
     def size(self) -> int:
@@ -45,21 +48,36 @@ class Saved:
 def saved(losses: Tensor, more: Sequence[Tensor] = ()) -> Saved:
     """Read what the graph of some losses has saved; ``more`` are tensors that belong to it as well."""
     nodes = _nodes(losses)
-    variables = [v for node in nodes if (v := getattr(node, "variable", None)) is not None]
-    reading = _Reading(losses.device, {v.untyped_storage().data_ptr() for v in variables})
-    form, numbers = reading.form, {node: k for k, node in enumerate(nodes)}
+    variables = [_variable(node) for node, name in nodes if name == LEAF]
+    reading = _Reading(losses.device, {v.data_ptr() for v in variables})
+    form, numbers = reading.form, {node: k for k, (node, _) in enumerate(nodes)}
     form.extend((id(v), v.data_ptr()) for v in variables)
-    for node in nodes:
-        raw, plain = _attributes(node)
-        form.append((node.name(), *((numbers.get(n, -1), k) for n, k in node.next_functions)))  # type: ignore[arg-type]
-        form.extend(getattr(node, name) for name in plain)
-        for name in raw:
-            found = getattr(node, name)
+    for node, name in nodes:
+        raw, plain = _ATTRIBUTES.get(name) or _attributes(node, name)
+        form.append(name)
+        form.extend([(numbers[n], k) if n is not None else None for n, k in node.next_functions])
+        form.extend([getattr(node, x) for x in plain])
+        for x in raw:
+            found = getattr(node, x)
             for slot in found if isinstance(found, tuple | list) else (found,):
                 reading.note(slot)
     for t in more:
+        if t.device != losses.device:
+            raise RuntimeError(f"a tensor that belongs to the graph lies on {t.device}")
         form.append(_shape(t))
-    return Saved(tuple(form), [*reading.tensors, *(t.detach() for t in more)], reading.slots)
+    return Saved(tuple(form), [*reading.tensors, *more], reading.slots, nodes)
+
+
+def insist_unchanged(found: Saved) -> None:
+    """Raise torch's own error if a tensor was changed in place since it was saved."""
+    for node, name in found.nodes:
+        for x in _ATTRIBUTES[name][0]:
+            getattr(node, x.replace(RAW, NUMBER))
+
+
+def _variable(node: Any) -> Tensor:
+    variable: Tensor = node.variable
+    return variable
 
 
 class _Reading:
@@ -82,10 +100,10 @@ class _Reading:
         if type(t) not in (Tensor, torch.nn.Parameter) or t.layout is not torch.strided:
             raise RuntimeError(f"a saved tensor is a {type(t).__name__}")
         self.form.append(_shape(t))
-        if t.untyped_storage().data_ptr() in self.fixed:
-            self.form.append(t.data_ptr())
+        if (address := t.data_ptr()) in self.fixed:  # (a view that begins elsewhere is copied like any other)
+            self.form.append(address)
         elif t.device == self.device:
-            self.tensors.append(t.detach())
+            self.tensors.append(t)
             self.slots.append(slot)
         elif t.device.type == "cpu" and t.numel() == 1:
             self.form.append(t.item())  # a number of the operation, like its settings
@@ -97,15 +115,15 @@ def _shape(t: Tensor) -> tuple[Any, ...]:
     return t.shape, t.stride(), t.dtype, t.device
 
 
-def _nodes(losses: Tensor) -> list[Node]:
-    """Return the nodes of a graph in an order that depends on its form alone."""
+def _nodes(losses: Tensor) -> list[tuple[Node, str]]:
+    """Return the nodes of a graph and their names, in an order that depends on its form alone."""
     start = losses.grad_fn
     if start is None:
         return []
-    found, seen, waiting = list[Node](), {start}, [start]
+    found, seen, waiting = list[tuple[Node, str]](), {start}, [start]
     while waiting:
         node = waiting.pop()
-        found.append(node)
+        found.append((node, node.name()))
         for behind, _ in node.next_functions:
             if behind is not None and behind not in seen:
                 seen.add(behind)
@@ -113,22 +131,22 @@ def _nodes(losses: Tensor) -> list[Node]:
     return found
 
 
-def _attributes(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    name = node.name()
+def _attributes(node: Node, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(node, BackwardCFunction):
         raise RuntimeError(f"{name} is written in Python")
-    if name not in _ATTRIBUTES:
-        known = sorted(dir(node))
-        raw = tuple(x for x in known if x.startswith(RAW))
-        tensors = {x.replace(RAW, NUMBER) for x in raw}
-        _ATTRIBUTES[name] = raw, tuple(x for x in known if x.startswith(NUMBER) and x not in tensors)
+    known = sorted(dir(node))
+    raw = tuple(x for x in known if x.startswith(RAW))
+    tensors = {x.replace(RAW, NUMBER) for x in raw}
+    _ATTRIBUTES[name] = raw, tuple(x for x in known if x.startswith(NUMBER) and x not in tensors)
     return _ATTRIBUTES[name]
 
 
 class Places:
     """Fixed places for the tensors of a graph."""
 
+    @torch.no_grad()
     def __init__(self, found: Saved) -> None:
+        insist_unchanged(found)
         first: dict[tuple[Any, ...], int] = {}
         keys = [(t.data_ptr(), *_shape(t)) for t in found.tensors]
         self._same = [first.setdefault(key, k) for k, key in enumerate(keys)]
@@ -179,6 +197,7 @@ class Places:
         there = [t.data_ptr() for t in found.tensors]
         return all(there[k] == there[same] for k, same in enumerate(self._same))
 
+    @torch.no_grad()
     def fill(self, found: Saved) -> None:
         """Copy what another graph saved."""
         copies = Copies()

@@ -24,6 +24,7 @@ from cockpit.engine.curvature_tapes import CurvatureTapes, Kind
 from cockpit.engine.diagonals import Diagonals, Entry, Learnt
 from cockpit.engine.eigenvalues import Eigenvalues, Product, Solved
 from cockpit.engine.graph import hides_layers
+from cockpit.engine.hooks import Hooks
 from cockpit.engine.loss_kinds import Kinds
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
 from cockpit.engine.ranks import Ranks
@@ -44,9 +45,10 @@ class Curvatures:
         ranks: Ranks | None,
         seed: int,
         recorder: Callable[[], Recorder] | None = None,
+        memory: int | None = None,
     ) -> None:
         self.capture, self.ranks, self.seed = capture, ranks, seed
-        self.tapes = None if recorder is None or ranks is not None else CurvatureTapes(recorder)
+        self.tapes = None if recorder is None or ranks is not None else CurvatureTapes(recorder, memory)
         self.eigenvalues: Solved = {}
         self.methods: dict[Need, str | Gap] = {}
         self._solver = Eigenvalues(lambda device: self._generator(device, self._seed(own=False)))
@@ -64,8 +66,10 @@ class Curvatures:
         self.replayed: CurvatureTape | None = None
         """What the present step was replayed from, if nobody asks for whole diagonals."""
         self._graphs: list[Tensor] = []
-        self._attention = ExitStack()
-        weakref.finalize(self, self._attention.close)  # also if nobody closes us
+        self._hooks = Hooks()
+        self._around = ExitStack()
+        """What is different during a forward pass whose curvature is asked for."""
+        weakref.finalize(self, self._around.close)  # also if nobody closes us
         self._symmetric: bool | Gap | None = None
         self._draws = 0
 
@@ -80,9 +84,11 @@ class Curvatures:
             self._given = given
             self._doubted = {n.diagonal for n in needs if isinstance(n, DiagonalVariance)}
         self.eigenvalues, self.methods, self._variances, self._graphs = {}, {}, [], []
-        self._attention.close()
+        self._around.close()
         if self._diagonals or self.eigen:
-            self._attention.enter_context(twice_differentiable_attention())
+            self._around.enter_context(twice_differentiable_attention())
+            if self.tapes is not None:
+                self._around.enter_context(self._hooks.noticed())
 
     @property
     def variances(self) -> dict[Need, float]:
@@ -108,7 +114,8 @@ class Curvatures:
         self._variances.append({})
         if not self._diagonals and not self.eigen:
             return
-        kind = self._kind(losses, plan) if alone and keep is None else None
+        simple = alone and keep is None and not self._hooks.on(table.parameters.values())
+        kind = self._kind(losses, plan) if simple else None
         if kind is not None and self._replayed(kind, losses, plan, table):
             return
         if hides_layers(losses):
@@ -247,7 +254,7 @@ class Curvatures:
 
     def close(self) -> None:
         """Forget everything."""
-        self._attention.close()
+        self._around.close()
         self._learnt.clear()
         self._asked, self._graphs = (), []
         self._solver.vectors.clear()
