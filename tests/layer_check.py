@@ -71,7 +71,11 @@ def trace(
 
         stored = tree_map(detached, (args, kwargs))
         replay = Replay.now(device) if f.replays(module) else None
+        watcher = f.observer if f.observer is not None and f.observer.wants(module) else None
+        before = None if watcher is None else watcher.before(module)
         outputs = tensors(module(*args, **kwargs))
+        observed = [] if watcher is None else watcher.after(module, before, list(outputs))
+        assert not isinstance(observed, str), observed
         layouts = f.candidates(module, outputs, n)[pick]
         grads: list[Tensor | None] = [None] * len(outputs)
 
@@ -83,11 +87,11 @@ def trace(
         chosen = used(outputs)
         where = [next(k for k, o in enumerate(outputs) if o is c) for c in chosen]
         losses = losses + losses_of(chosen, tuple(layouts[k] for k in where), n)
-        kept.append((stored, grads, layouts, replay))
+        kept.append((stored, grads, layouts, replay, tuple(observed)))
     (losses * weights).sum().backward(retain_graph=True)
     return losses, [
-        Call(module, args, kwargs, tuple(grads), n, layouts, keep, replay)
-        for (args, kwargs), grads, layouts, replay in kept
+        Call(module, args, kwargs, tuple(grads), n, layouts, keep, replay, observed)
+        for (args, kwargs), grads, layouts, replay, observed in kept
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -282,3 +283,43 @@ def test_copies_of_a_watched_model_know_nothing_of_us(way: str) -> None:
     assert not any(isinstance(h, Capture) for m in twin.modules() for h in vars(m).values())
     again = copy.deepcopy(twin)
     assert torch.equal(again[0](x), y)
+
+
+class Sums:
+    """Observes the sum of the weights, twice, or nothing."""
+
+    def __init__(self, refuses: str = "") -> None:
+        self.refuses = refuses
+
+    def wants(self, module: nn.Module) -> bool:
+        return True
+
+    def before(self, module: nn.Module) -> Tensor:
+        return next(module.parameters()).detach().sum()
+
+    def after(self, module: nn.Module, before: Tensor | None, outputs: list[Tensor]) -> list[Tensor] | str:
+        assert before is not None
+        return self.refuses or [2 * before]
+
+
+@pytest.mark.parametrize("refuses", ["", "not today"])
+def test_what_an_observer_sees_belongs_to_the_call(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FORMULAS, nn.Linear, replace(FORMULAS[nn.Linear], observer=Sums(refuses)))
+    model = nn.Linear(3, 2)
+    capture = Capture(model)
+    capture.arm()
+    output = model(torch.ones(4, 3))
+    (use,) = capture.uses()
+    capture.disarm()
+    assert output.requires_grad
+    assert use.refused == (refuses or None)
+    if not refuses:
+        (seen,) = use.call((), 4, ()).observed
+        assert float(seen) == 2 * float(model.weight.detach().sum())
+        assert use.inputs[1] is seen
+        places = [torch.zeros(4, 3), torch.zeros(())]
+        call = use.at(places).call((), 4, ())
+        assert call.observed[0] is places[1]
+        assert call.input is places[0]
+    use.release()
+    assert use.inputs == []

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from cockpit.engine import curvature_tapes, derivatives
+from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.curvature_tapes import KINDS, MISSES, REPEATS, CurvatureTapes, Kind
 from cockpit.engine.step_curvature import Curvatures
+from cockpit.errors import Gap
 from engine import replayed
 from engine.replayed import Between, Training, apart, device, nothing, same_with_and_without  # noqa: F401
 from session.loops import Records
@@ -211,9 +213,9 @@ def test_examinations_go_on(tmp_path: Path, went: list[bool]) -> None:
             training.step()
         assert training.cockpit is not None
         curvatures = training.cockpit._engine.curvatures
-        (learnt,) = curvatures._learnt.values()
+        (learnt,) = curvatures.measuring._learnt.values()
         assert learnt.agreement is not None
-        seen.append((curvatures._kinds._turns, learnt.agreement))
+        seen.append((curvatures.measuring.kinds._turns, learnt.agreement))
         training.run(())
     assert seen[0] == seen[1]
     assert list(seen[0][0].values()) == [20]
@@ -247,3 +249,15 @@ def test_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not tapes.due(kind)
     tapes.forget()
     assert tapes.kind(0, None).subjects == 1
+
+
+def test_what_no_micro_batch_has_stays_a_gap(
+    tmp_path: Path, went: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: HessianProduct, *_: Any) -> None:
+        raise Gap("no_double_backward: not here")
+
+    monkeypatch.setattr(HessianProduct, "__init__", refused)
+    (kind,) = both(tmp_path, "mlp", quantities=["hess_max_ev", "tic_diag"])
+    assert went[FIRST:] == [True] * (7 - FIRST)
+    assert {str(gap) for gap in kind.gaps.values()} == {"no_double_backward: not here"}

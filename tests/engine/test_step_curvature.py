@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cockpit.engine import diagonals, eigenvalues, step_curvature
+from cockpit.engine import diagonals, eigenvalues, measuring
 from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.engine import Engine
 from cockpit.engine.graph import graphs_kept
@@ -155,8 +155,8 @@ def test_monte_carlo_draws_are_private_seeded_and_go_on() -> None:
 def test_an_asymmetric_hessian_is_refused_and_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second derivative of torch's own weight normalisation is wrong."""
     asked = []
-    original = step_curvature.insist_symmetric
-    monkeypatch.setattr(step_curvature, "insist_symmetric", lambda *a: asked.append(1) or original(*a))
+    original = measuring.insist_symmetric
+    monkeypatch.setattr(measuring, "insist_symmetric", lambda *a: asked.append(1) or original(*a))
     p = problem("weight_norm")
     engine = Engine(p.build())
     for number in range(2):
@@ -170,8 +170,8 @@ def test_an_asymmetric_hessian_is_refused_and_asked_for_once(monkeypatch: pytest
 
 def test_a_symmetric_hessian_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    original = step_curvature.insist_symmetric
-    monkeypatch.setattr(step_curvature, "insist_symmetric", lambda *a: asked.append(1) or original(*a))
+    original = measuring.insist_symmetric
+    monkeypatch.setattr(measuring, "insist_symmetric", lambda *a: asked.append(1) or original(*a))
     p = problem("mlp_tanh")
     engine = Engine(p.build())
     for _ in range(3):

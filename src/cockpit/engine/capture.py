@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
 from cockpit.engine.hooks import own_hooks
-from cockpit.engine.layers.formula import Call, Formula, Layout, Replay, formula_for
+from cockpit.engine.layers.formula import Call, Formula, Layout, Observer, Replay, formula_for
 from cockpit.engine.meter import Meter
 from cockpit.engine.precision import without_autocast
 
@@ -60,6 +60,7 @@ class Use:
         self.versions = [t._version for t in self.inputs]
         self.refused = formula.refuses(module, self.args, self.kwargs)
         self.replay: Replay | None = None
+        self.observed: list[Tensor] = []
         self.key = (name, tuple(len(shape) for shape in self.shapes))
 
     def candidates(self, examples: int) -> list[tuple[Layout, ...]]:
@@ -75,7 +76,17 @@ class Use:
         keep: Tensor | None = None,
     ) -> Call:
         """Return the call as formulas see it."""
-        return Call(self.module, self.args, self.kwargs, grads, examples, layouts, keep, self.replay)
+        seen = tuple(self.observed)
+        return Call(self.module, self.args, self.kwargs, grads, examples, layouts, keep, self.replay, seen)
+
+    def observe(self, found: list[Tensor] | str) -> None:
+        """Take what an observer saw of the call, or why it is beyond its formula."""
+        if isinstance(found, str):
+            self.refused = self.refused or found
+        else:
+            self.observed = found
+            self.inputs = [*self.inputs, *found]
+            self.renew()
 
     def at(self, places: list[Tensor]) -> Use:
         """Return the same call with its inputs in other places."""
@@ -83,6 +94,7 @@ class Use:
         there = {id(x): place for x, place in zip(self.inputs, places, strict=True)}
         use.args = tree_map(lambda leaf: there.get(id(leaf), leaf), self.args)
         use.kwargs = tree_map(lambda leaf: there.get(id(leaf), leaf), self.kwargs)
+        use.observed = [there[id(x)] for x in self.observed]
         use.inputs = places
         use.renew()
         return use
@@ -93,7 +105,7 @@ class Use:
 
     def release(self) -> None:
         """Let go of the inputs: nobody will ask for them any more, though the graph may live on."""
-        self.args, self.kwargs, self.inputs, self.versions = (), {}, [], []
+        self.args, self.kwargs, self.inputs, self.observed, self.versions = (), {}, [], [], []
 
     def intact(self) -> bool:
         """Say whether the kept inputs are still what the layer saw (nobody wrote into them since)."""
@@ -129,6 +141,8 @@ class Capture:
         self._uses: list[weakref.ref[Use]] = []
         self._receiver: Receiver | None = None
         self._replays: dict[str, list[Replay]] = {}
+        self._kept: dict[str, Tensor | None] = {}
+        """What observers need from before calls that are on their way."""
         self.outputs: list[Tensor] = []
         self.keep_outputs = False
         self.on_outputs: Callable[[list[Tensor], int], None] | None = None
@@ -160,6 +174,9 @@ class Capture:
             if formula.replays(module):
                 before = Hook(partial(self._before, name))
                 self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            if formula.observer is not None and formula.observer.wants(module):
+                observe = Hook(partial(self._observe, name, formula.observer))
+                self._handles.append(module.register_forward_pre_hook(observe, with_kwargs=True))
             hook = Hook(partial(self._forward, name, formula))
             self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
         self._handles.append(self._called.register_forward_hook(Hook(self._root), with_kwargs=True))
@@ -175,6 +192,7 @@ class Capture:
         """Forget the calls seen so far (their graphs keep what they need)."""
         self._uses.clear()
         self._replays.clear()
+        self._kept.clear()
         self.outputs.clear()
         self.failure = None
         self._early = None
@@ -219,6 +237,14 @@ class Capture:
         if torch.is_grad_enabled() and tensors:
             self._replays.setdefault(name, []).append(Replay.now(tensors[0].device))
 
+    def _observe(self, name: str, observer: Observer, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if torch.is_grad_enabled():
+            try:
+                with self.meter:
+                    self._kept[name] = observer.before(module)
+            except Exception as failure:  # watching must never break a forward pass
+                self.failure = failure
+
     def _forward(
         self, name: str, formula: Formula, module: nn.Module, args: Any, kwargs: Any, output: Any
     ) -> None:
@@ -231,6 +257,8 @@ class Capture:
                 use = Use(name, module, formula, args, kwargs, outputs, self._moving)
                 states = self._replays.pop(name, None)
                 use.replay = states[-1] if states else None
+                if name in self._kept and formula.observer is not None:
+                    use.observe(formula.observer.after(module, self._kept.pop(name), outputs))
                 self._uses.append(weakref.ref(use))
                 if self.keep_outputs:
                     _mark(use, outputs)
@@ -239,7 +267,7 @@ class Capture:
                         outputs[0].register_hook(partial(self._one, use))
                     else:
                         torch.autograd.graph.register_multi_grad_hook(outputs, partial(self._all, use))
-        except Exception as failure:  # watching must never break a forward pass
+        except Exception as failure:  # nor must this
             self.failure = failure
 
     def _root(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 from cockpit.engine.curvature_tape import CurvatureTape, Found, agree
 from cockpit.engine.diagonals import Learnt
 from cockpit.engine.loss_kinds import Kinds
+from cockpit.engine.needs import Need
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.subject import Subject
+from cockpit.errors import Gap
 
 MOST = 4
 """How many kinds of micro-batches are recorded (the last batch of an epoch, several schedules)."""
@@ -37,6 +39,8 @@ class Kind:
     refused: str = ""
     """Why nothing is recorded any more."""
     missed: int = 0
+    gaps: dict[Need, Gap] = field(default_factory=dict)
+    """What cannot be measured of any of them."""
     learnt: Learnt | None = None
     """What is known of their plan, where diagonals are measured."""
 

@@ -8,7 +8,7 @@ where there are (or may be) several, their graphs are kept alive until the optim
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,14 +18,14 @@ from torch import Tensor
 from cockpit.engine.attention import twice_differentiable_attention
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan
-from cockpit.engine.curvature import FlatParameters, HessianProduct, insist_symmetric
+from cockpit.engine.curvature import FlatParameters, HessianProduct
 from cockpit.engine.curvature_tape import CurvatureTape, Found
 from cockpit.engine.curvature_tapes import CurvatureTapes, Kind
-from cockpit.engine.diagonals import Diagonals, Entry, Learnt
+from cockpit.engine.diagonals import Diagonals, Entry
 from cockpit.engine.eigenvalues import Eigenvalues, Product, Solved
 from cockpit.engine.graph import hides_layers
 from cockpit.engine.hooks import Hooks
-from cockpit.engine.loss_kinds import Kinds
+from cockpit.engine.measuring import Measuring, generator
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.recorder import Recorder
@@ -33,6 +33,15 @@ from cockpit.engine.subject import Subject
 from cockpit.engine.table import Table
 from cockpit.errors import Gap
 
+LASTING = (
+    "no_double_backward",
+    "not_covered",
+    "no_outputs",
+    "coupled_losses",
+    "too_many_outputs",
+    "asymmetric",
+)
+"""How gaps begin that say something about a model, and not about the numbers of one micro-batch."""
 MORE = Gap("needs_full_batch: more micro-batches came than in the step before")
 
 
@@ -47,15 +56,14 @@ class Curvatures:
         recorder: Callable[[], Recorder] | None = None,
         memory: int | None = None,
     ) -> None:
-        self.capture, self.ranks, self.seed = capture, ranks, seed
+        self.capture, self.ranks = capture, ranks
+        self.measuring = Measuring(ranks, seed)
         self.tapes = None if recorder is None or ranks is not None else CurvatureTapes(recorder, memory)
         self.eigenvalues: Solved = {}
         self.methods: dict[Need, str | Gap] = {}
-        self._solver = Eigenvalues(lambda device: self._generator(device, self._seed(own=False)))
+        self._solver = Eigenvalues(self._random)
         self._variances: list[dict[Need, tuple[Tensor, float]]] = []
         """Standard errors of each micro-batch, with factors; a GPU is not waited for before the end of the step."""
-        self._learnt: weakref.WeakKeyDictionary[Plan, Learnt] = weakref.WeakKeyDictionary()
-        self._kinds = Kinds()
         self._asked: Iterable[Need] = ()
         self._diagonals: list[Diagonal] = []
         self.eigen: list[TopEigenvalue] = []
@@ -70,8 +78,10 @@ class Curvatures:
         self._around = ExitStack()
         """What is different during a forward pass whose curvature is asked for."""
         weakref.finalize(self, self._around.close)  # also if nobody closes us
-        self._symmetric: bool | Gap | None = None
-        self._draws = 0
+
+    def _random(self, device: torch.device) -> torch.Generator:
+        """Return random numbers that are the same on all processes."""
+        return generator(device, self.measuring.new_seed(own=False))
 
     def begin(self, needs: Iterable[Need], given: frozenset[Need] = frozenset()) -> None:
         """Prepare for a step's needs; those ``given`` are handed out as they are, others serve to derive from."""
@@ -131,8 +141,10 @@ class Curvatures:
                 losses = losses * torch.zeros_like(losses).index_fill_(0, keep, 1)
                 counted = losses[keep]
         subject = Subject.seen(losses, self.capture)
-        source = self._source(subject, plan, table)
-        seeds = [self._seed(own=True) for _ in self._diagonals]
+        source = None
+        if self._diagonals and plan is not None:
+            source = self.measuring.diagonals(subject, plan, table.parameters)
+        seeds = [self.measuring.new_seed(own=True) for _ in self._diagonals]
         entries = {} if source is None else self._measured(source, table, seeds)
         made = None
         if self.eigen:
@@ -141,24 +153,24 @@ class Curvatures:
                 made = self._solve(table.parameters, source if keep is None else None)
             elif alone:
                 self.eigenvalues = dict.fromkeys(self.eigen, MORE)
-        complete = len(entries) == len(self._diagonals) and (made is not None or not self.eigen)
-        if kind is not None and complete:
-            self._record(kind, subject, plan, table, seeds, (entries, made))
+        if kind is not None and (entries or made is not None) and self._lasting(entries, made):
+            drawn = [seed for need, seed in zip(self._diagonals, seeds, strict=True) if need in entries]
+            self._record(kind, subject, plan, table, drawn, (entries, made))
 
-    def _source(self, subject: Subject, plan: Plan | None, table: Table) -> Diagonals | None:
-        """Return what the diagonals come from, if any are asked for."""
-        if not self._diagonals or plan is None:
-            return None
-        learnt = self._learnt.setdefault(plan, Learnt())
-        return Diagonals(subject, plan, table.parameters, learnt, self._kinds, self._check)
+    def _lasting(self, entries: Collection[Diagonal], made: HessianProduct | None) -> bool:
+        """Say whether what could not be measured cannot be of any micro-batch like this one."""
+        gaps = [self.methods.get(need) for need in self._diagonals if need not in entries]
+        if made is None:
+            gaps += [self.eigenvalues.get(need) for need in self.eigen]  # type: ignore[misc]
+        return all(isinstance(gap, Gap) and str(gap).startswith(LASTING) for gap in gaps)
 
     def _measured(self, source: Diagonals, table: Table, seeds: list[int]) -> dict[Diagonal, Entry]:
         """Measure diagonals and enter them; what fails is a gap."""
         entries: dict[Diagonal, Entry] = {}
         for need, seed in zip(self._diagonals, seeds, strict=True):
             try:
-                generator = self._generator(source.losses.device, seed)
-                entries[need] = source.entry(need, generator, need in self._doubted)
+                random = generator(source.losses.device, seed)
+                entries[need] = source.entry(need, random, need in self._doubted)
                 self._enter(need, entries[need], table)
             except Gap as gap:
                 self.methods[need] = gap
@@ -176,23 +188,32 @@ class Curvatures:
         """Return what is known of micro-batches like this one, where they may be recorded."""
         if self.tapes is None or self._graphs or not Recorder.serves(losses.device):
             return None
-        learnt = None if plan is None else self._learnt.setdefault(plan, Learnt())
+        learnt = None if plan is None else self.measuring.learnt(plan)
         return self.tapes.kind((plan, *self._diagonals, *self.eigen, losses.shape), learnt)
 
     def _replayed(self, kind: Kind, losses: Tensor, plan: Plan | None, table: Table) -> bool:
         """Measure a micro-batch by a recording, if there is one and nothing is to be examined."""
-        if kind.tape is None or self.tapes is None or kind.examines(table.parameters, self._kinds):
+        if kind.tape is None or self.tapes is None or kind.examines(table.parameters, self.measuring.kinds):
             return False
         subject = Subject.seen(losses, self.capture)
-        tape = self.tapes.begin(kind, subject, lambda: [self._seed(own=True) for _ in self._diagonals])
+        measured = kind.tape.entries
+
+        def seeds() -> list[int]:
+            drawn = [(need, self.measuring.new_seed(own=True)) for need in self._diagonals]
+            return [seed for need, seed in drawn if need in measured]
+
+        tape = self.tapes.begin(kind, subject, seeds)
         if tape is None:
             return False
-        kind.count(self._kinds)
+        kind.count(self.measuring.kinds)
+        self.methods.update({need: kind.gaps[need] for need in self._diagonals if need not in measured})
         for need, entry in tape.entries.items():
             self._enter(need, entry.copied() if need in self._given else entry, table)
         self.replayed = tape if self._given.isdisjoint(tape.entries) else None
-        if self.eigen and tape.hessian is not None:
+        if self.eigen:
             self._graphs.append(losses)
+            self.eigenvalues = {need: kind.gaps[need] for need in self.eigen if need in kind.gaps}
+        if self.eigen and tape.hessian is not None:
             flat = tape.hessian.flat
             self.eigenvalues = self._solver.solve(self.eigen, lambda: (flat, tape.product))
         return True
@@ -207,20 +228,27 @@ class Curvatures:
         truth: Found,
     ) -> None:
         """Record a micro-batch that was measured, if it is time to."""
-        if self.tapes is None or not self.tapes.due(kind) or kind.examines(table.parameters, self._kinds):
+        if (
+            self.tapes is None
+            or not self.tapes.due(kind)
+            or kind.examines(table.parameters, self.measuring.kinds)
+        ):
             return
         generators = [torch.Generator(subject.losses.device) for _ in seeds]
+        measured, hessian = truth
+        found: list[tuple[Need, object]] = [*self.methods.items(), *self.eigenvalues.items()]
+        kind.gaps = {need: gap for need, gap in found if isinstance(gap, Gap)}
 
         def measure(placed: Subject) -> Found:
-            source, entries = self._source(placed, plan, table), dict[Diagonal, Entry]()
-            for need, generator in zip(self._diagonals, generators, strict=True):
-                assert source is not None
-                entries[need] = source.entry(need, generator, need in self._doubted)
-            if not self.eigen:
-                return entries, None
-            return entries, self._hessian(
-                [placed.losses], table.parameters
-            ) if source is None else source.hessian
+            if not measured or plan is None:
+                return {}, self.measuring.hessian([placed.losses], table.parameters)
+            source, entries = (
+                self.measuring.diagonals(placed, plan, table.parameters),
+                dict[Diagonal, Entry](),
+            )
+            for need, random in zip(measured, generators, strict=True):
+                entries[need] = source.entry(need, random, need in self._doubted)
+            return entries, None if hessian is None else source.hessian
 
         self.tapes.record(kind, subject, measure, generators, seeds, truth)
 
@@ -246,16 +274,16 @@ class Curvatures:
 
     def state(self) -> dict[str, Any]:
         """Return warm starts and the count of draws."""
-        return {"vectors": dict(self._solver.vectors), "draws": self._draws}
+        return {"vectors": dict(self._solver.vectors), "draws": self.measuring.draws}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore `state`."""
-        self._solver.vectors, self._draws = dict(state["vectors"]), state["draws"]
+        self._solver.vectors, self.measuring.draws = dict(state["vectors"]), state["draws"]
 
     def close(self) -> None:
         """Forget everything."""
         self._around.close()
-        self._learnt.clear()
+        self.measuring.forget()
         self._asked, self._graphs = (), []
         self._solver.vectors.clear()
         if self.tapes is not None:
@@ -273,39 +301,11 @@ class Curvatures:
         def operator() -> tuple[FlatParameters, Product]:
             ranks = self.ranks
             shared = ranks is None and source is not None  # one gradient graph for all who multiply
-            made.append(source.hessian if shared and source else self._hessian(self._graphs, parameters))
+            made.append(
+                source.hessian if shared and source else self.measuring.hessian(self._graphs, parameters)
+            )
             local = made[0]
             return local.flat, local if ranks is None else lambda v: ranks.sum(local(v))
 
         self.eigenvalues = self._solver.solve(self.eigen, operator)
         return made[0] if made else None
-
-    def _hessian(self, graphs: list[Tensor], parameters: Mapping[str, Tensor]) -> HessianProduct:
-        """Return the Hessian of the mean loss of all processes, as far as it is in these graphs."""
-        examples = sum(len(losses) for losses in graphs)
-        if self.ranks is not None:
-            examples = int(self.ranks.sum(torch.tensor(float(examples))))
-        local = HessianProduct([(x, len(x) / examples) for x in graphs], parameters)
-        self._check(local)
-        return local
-
-    def _check(self, product: HessianProduct) -> None:
-        """Insist on a symmetric Hessian, once for a model."""
-        if self._symmetric is None:
-            try:
-                insist_symmetric(product, self._generator(product.flat.device, self.seed))
-                self._symmetric = True
-            except Gap as gap:
-                self._symmetric = gap
-        if isinstance(self._symmetric, Gap):
-            raise self._symmetric
-
-    def _seed(self, own: bool) -> int:
-        """Return a new seed: the same on all ranks, or (``own``) each rank's."""
-        self._draws += 1
-        rank = self.ranks.rank if own and self.ranks is not None else 0
-        return self.seed + 1_000_003 * self._draws + rank
-
-    @staticmethod
-    def _generator(device: torch.device, seed: int) -> torch.Generator:
-        return torch.Generator(device).manual_seed(seed)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from cockpit.engine import parts
+from cockpit.engine.layers import cudnn
+from cockpit.engine.layers.recurrent import MASK
 from layer_check import by_autograd, check, filled, gradients_of, normal, trace
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -34,6 +36,40 @@ def module_of(module: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
 def test_fused_recurrent_layers(kind: type[nn.Module], options: dict[str, Any]) -> None:
     check(module_of(kind(5, 2, **options)), there(4, 3, 5), n=3)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"bias": False}])
+@pytest.mark.parametrize(
+    ("kind", "more"), [(nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}), (nn.LSTM, {}), (nn.GRU, {})]
+)
+def test_the_mask_between_two_layers_is_found(
+    kind: type[nn.Module], more: dict[str, Any], options: dict[str, Any]
+) -> None:
+    module = module_of(kind(5, 6, num_layers=2, dropout=0.5, **more, **options))
+    x = there(3, 7, 5) if options.get("batch_first") else there(7, 3, 5)
+    assert MASK.after(module, MASK.before(module), [module(x)[0]]) is not None  # from now on states are known
+    check(module, x, n=3)
+    check(module, x, n=3, again=(there(*x.shape, seed=1),))
+    check(module.eval(), x, n=3)
+
+
+def test_finding_the_mask_leaves_the_training_alone() -> None:
+    module = nn.LSTM(16, 32, num_layers=2, dropout=0.5).cuda()
+    inputs = [there(9, 4, 16, seed=k).float() for k in range(3)]
+    MASK.after(module, None, [module(inputs[0])[0]])
+    (states,) = cudnn._STATES.values()
+    begin, found = states.clone(), []
+    for watched in (False, True):
+        states.copy_(begin)
+        outputs = []
+        for x in inputs:
+            before = MASK.before(module) if watched else None
+            outputs.append(module(x)[0])
+            if watched:
+                (mask,) = MASK.after(module, before, [outputs[-1]])
+                assert mask.unique().tolist() == [0.0, 2.0]
+        found.append(torch.stack(outputs))
+    assert torch.equal(*found)
 
 
 def test_projected_lstm() -> None:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import Signature, signature
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +106,8 @@ class Call:
     layouts: tuple[Layout, ...]
     keep: Tensor | None = None
     replay: Replay | None = None
+    observed: tuple[Tensor, ...] = ()
+    """What an `Observer` saw."""
 
     @property
     def input(self) -> Tensor:
@@ -154,6 +156,19 @@ Candidates = Callable[[nn.Module, tuple[Tensor, ...], int], list[tuple[Layout, .
 """(module, outputs, N) -> the ways the examples may lie in the outputs, likeliest first."""
 
 
+class Observer(Protocol):
+    """Sees what a call keeps inside itself, from before the call and after."""
+
+    def wants(self, module: nn.Module) -> bool:
+        """Say whether a layer has such a thing, in whatever mode it will be."""
+
+    def before(self, module: nn.Module) -> Tensor | None:
+        """Keep what is needed from before a call."""
+
+    def after(self, module: nn.Module, before: Tensor | None, outputs: list[Tensor]) -> list[Tensor] | str:
+        """Return what was seen, or why the call is beyond the formula."""
+
+
 @dataclass(frozen=True, eq=False)
 class Formula:
     """A registered layer formula and what capture must know about it."""
@@ -162,6 +177,7 @@ class Formula:
     candidates: Candidates
     refuses: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], str | None]
     replays: Callable[[nn.Module], bool]
+    observer: Observer | None = None
 
 
 FORMULAS: dict[type[nn.Module], Formula] = {}
@@ -189,6 +205,7 @@ def formula(
     candidates: Candidates | None = None,
     refuses: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], str | None] = lambda m, a, k: None,
     replays: Callable[[nn.Module], bool] = lambda m: False,
+    observer: Observer | None = None,
 ) -> Callable[[Callable[[Call], dict[str, Part]]], Callable[[Call], dict[str, Part]]]:
     """Register a layer formula.
 
@@ -198,11 +215,12 @@ def formula(
         candidates: instead of ``features``, for layers with several outputs.
         refuses: returns why a particular call is beyond the formula (it then goes to the fallback), or None.
         replays: whether the formula runs the layer again and needs the random state from before the call.
+        observer: sees what the formula needs and a call does not give out.
     """
 
     def register(fn: Callable[[Call], dict[str, Part]]) -> Callable[[Call], dict[str, Part]]:
         for cls in types:
-            FORMULAS[cls] = Formula(fn, candidates or leading(features), refuses, replays)
+            FORMULAS[cls] = Formula(fn, candidates or leading(features), refuses, replays, observer)
         return fn
 
     return register

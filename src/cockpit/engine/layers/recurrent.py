@@ -1,7 +1,7 @@
 """Recurrent layers (RNN, LSTM, GRU) and cells, by running their recurrence again (`recurrence`).
 
 With dropout between layers the same masks are needed. On a CPU torch draws them from its own generator, so the state
-from before the forward pass is restored; a GPU's kernels draw them where nobody can look.
+from before the forward pass is restored; that between the two layers of a GPU's kernel is found by `cudnn`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
+from cockpit.engine.layers.cudnn import CudnnMask
 from cockpit.engine.layers.formula import Call, Layout, arguments, formula, leading
 from cockpit.engine.layers.gates import Lstm, strand_of
 from cockpit.engine.layers.recurrence import State, Strand
 from cockpit.engine.parts import Part, wide
+
+MASK = CudnnMask()
 
 
 def _sequence_candidates(module: nn.Module, outputs: tuple[Tensor, ...], n: int) -> list[tuple[Layout, ...]]:
@@ -34,7 +37,7 @@ def _refuses(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         return "packed sequences have no common number of time steps"
     if x.ndim == 2:
         return "the input has no batch axis"
-    if _drops(module) and module.training and x.device.type != "cpu":
+    if _drops(module) and module.training and x.device.type != "cpu" and not MASK.wants(module):
         return "the dropout mask between its layers is hidden inside the fused kernel"
     return None
 
@@ -49,7 +52,15 @@ def _replays(m: nn.Module) -> bool:
     return _drops(m) and m.weight_hh_l0.device.type == "cpu"
 
 
-@formula(nn.RNN, nn.LSTM, nn.GRU, candidates=_sequence_candidates, refuses=_refuses, replays=_replays)
+@formula(
+    nn.RNN,
+    nn.LSTM,
+    nn.GRU,
+    candidates=_sequence_candidates,
+    refuses=_refuses,
+    replays=_replays,
+    observer=MASK,
+)
 @torch.no_grad()
 def recurrent(call: Call) -> dict[str, Part]:
     """Run all layers and directions again, then take the gradients back through them."""
@@ -102,6 +113,8 @@ def _masks(call: Call, m: nn.RNNBase, front: torch.Size, directions: int) -> lis
     none: list[Tensor | None] = [None] * m.num_layers
     if not _drops(m) or not m.training:
         return none
+    if call.observed:
+        return [wide(call.observed[0]), None]
     if call.replay is None:
         raise RuntimeError("dropout between layers needs the random state from before the forward pass")
     ones = call.arguments["input"].new_ones(*front, directions * (m.proj_size or m.hidden_size))

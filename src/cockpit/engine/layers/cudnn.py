@@ -1,0 +1,130 @@
+"""The dropout mask between the layers of cuDNN's recurrences, found by running one that shows it.
+
+cuDNN draws the mask inside its kernel, from random states that lie in a tensor which torch hands to every call. Another
+call of the same shape, with the states as they were before the first one, draws the same mask, and its weights may be
+chosen so that it gives the mask out: the first layer's outputs are one constant whatever comes in, the second passes on
+what it receives, and neither has a memory. Nobody promises that the mask depends on states and shape alone; like every
+formula, the one that rests on it is compared with autograd before it is used.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cockpit.engine.precision import without_autocast
+
+MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+"""As torch numbers them."""
+GATES = {"LSTM": 4, "GRU": 3}
+FAR = 20.0
+"""Where a sigmoid is 0 or 1."""
+NODE = "CudnnRnnBackward0"
+NEXT = "the random states of its dropout are known from its next call on"
+
+_STATES: dict[torch.device, Tensor] = {}
+"""The tensor with cuDNN's random states, by device: torch makes one and keeps it."""
+
+
+class CudnnMask:
+    """Sees the mask of a call from before it and after."""
+
+    @staticmethod
+    def wants(m: nn.Module) -> bool:
+        """Say whether a layer has a mask that can be found."""
+        assert isinstance(m, nn.RNNBase)
+        two = m.num_layers == 2 and not m.bidirectional and not m.proj_size
+        return two and 0 < m.dropout < 1 and m.weight_hh_l0.device.type == "cuda"
+
+    @staticmethod
+    def before(m: nn.Module) -> Tensor | None:
+        """Keep the random states, as far as they are known."""
+        states = _STATES.get(next(m.parameters()).device)
+        return states.clone() if m.training and states is not None else None
+
+    @staticmethod
+    def after(m: nn.Module, before: Tensor | None, outputs: list[Tensor]) -> list[Tensor] | str:
+        """Return what the first layer's outputs were multiplied with, [T, N, H], or why that is not known."""
+        assert isinstance(m, nn.RNNBase)
+        if not m.training:
+            return []
+        node = _node(outputs[0])
+        if node is None:
+            return "the dropout mask between its layers is hidden inside the fused kernel"
+        states = node._saved_dropout_state
+        known, _STATES[states.device] = _STATES.get(states.device), states
+        if before is None or known is None or known.data_ptr() != states.data_ptr():
+            return NEXT
+        return [_mask(m, outputs[0], node._saved_input.dtype, before)]
+
+
+def _node(output: Tensor) -> Any:
+    """Return cuDNN's node behind an output (or behind a transposed one)."""
+    node: Any = output.grad_fn
+    for _ in range(3):
+        if node is None or node.name() == NODE:
+            return node
+        node = node.next_functions[0][0] if node.next_functions else None
+    return None
+
+
+@torch.no_grad()
+def _mask(m: nn.RNNBase, output: Tensor, dtype: torch.dtype, states: Tensor) -> Tensor:
+    time, examples = output.shape[:2][:: -1 if m.batch_first else 1]
+    device, hidden = output.device, m.hidden_size
+    weights, memory = _telling(m.mode, m.input_size, hidden, dtype, device)
+    x = torch.zeros(time, examples, m.input_size, dtype=dtype, device=device)
+    h = torch.zeros(2, examples, hidden, dtype=dtype, device=device)
+    with without_autocast(device.type):
+        shown = torch._cudnn_rnn(
+            x,
+            list(weights),
+            4,
+            memory,
+            h,
+            h.clone() if m.mode == "LSTM" else None,
+            MODES[m.mode],
+            hidden,
+            0,
+            2,
+            False,
+            m.dropout,
+            True,
+            False,
+            [],
+            states,
+        )[0]
+    mask: Tensor = (shown > 0.3).to(torch.promote_types(dtype, torch.float32)).div_(1 - m.dropout)
+    return mask
+
+
+@lru_cache(maxsize=8)
+def _telling(
+    mode: str, inputs: int, hidden: int, dtype: torch.dtype, device: torch.device
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return weights that give the mask out, and the memory that cuDNN wants them in."""
+    gates = GATES.get(mode, 1)
+    new = slice((gates - 1) * hidden, gates * hidden) if mode == "GRU" else slice(0, hidden)
+    weights: list[Tensor] = []
+    for width in (inputs, hidden):
+        w_ih = torch.zeros(gates * hidden, width, dtype=dtype, device=device)
+        bias = torch.zeros(gates * hidden, dtype=dtype, device=device)
+        if mode == "LSTM":  # input gate, forget gate, cell, output gate
+            bias[:hidden], bias[hidden : 2 * hidden], bias[3 * hidden :] = FAR, -FAR, FAR
+            new = slice(2 * hidden, 3 * hidden)
+        elif mode == "GRU":  # reset gate, update gate, new
+            bias[hidden : 2 * hidden] = -FAR
+        if not weights:
+            bias[new] = 1.0
+        else:
+            w_ih[new] = torch.eye(hidden, dtype=dtype, device=device)
+        w_hh = torch.zeros(gates * hidden, hidden, dtype=dtype, device=device)
+        weights += [w_ih, w_hh, bias, torch.zeros_like(bias)]
+    with torch.no_grad():
+        memory: Tensor = torch._cudnn_rnn_flatten_weight(
+            weights, 4, inputs, MODES[mode], hidden, 0, 2, False, False
+        )
+    return tuple(weights), memory
