@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cockpit.errors import CockpitError
@@ -45,6 +45,7 @@ numbers = st.builds(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(records=st.lists(numbers, min_size=1, max_size=40))
+@example(records=[Record(0, "loss", 1.0, "\0"), Record(0, "loss", 2.0, "\0a"), Record(0, "loss", 3.0)])
 def test_numbers_come_back_as_they_were_written(
     records: list[Record], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

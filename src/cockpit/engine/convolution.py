@@ -1,4 +1,4 @@
-r"""Convolutions, twice: the derivative of a convolution's gradients without needless work, on a CPU.
+r"""Convolutions, twice: the derivative of a convolution's gradients without needless work.
 
 A convolution $z = A(x, w)$ is linear in both arguments, and so are its gradients $A_x^\top(\delta, w)$ and
 $A_w^\top(\delta, x)$ in theirs. What flows back through them in a product with the Hessian is made of the same three

@@ -52,7 +52,8 @@ class Engine:
     ) -> None:
         self.model, self.ranks = model, ranks
         self.capture = Capture(model, root)
-        self.curvatures = Curvatures(self.capture, ranks, seed, self._recorder if fast else None, memory)
+        records = fast and Recorder.serves(next(model.parameters()).device)
+        self.curvatures = Curvatures(self.capture, ranks, seed, self._recorder if records else None, memory)
         self.motion = Motion()
         self.passes = Passes(model, self.capture, self.curvatures, self.motion, ranks, fast, memory)
         self._asked_for: tuple[Any, bool, bool] = (None, False, False)

@@ -284,7 +284,7 @@ class Curvatures:
         """Forget everything."""
         self._around.close()
         self.measuring.forget()
-        self._asked, self._graphs = (), []
+        self._asked, self._given, self._graphs = (), frozenset(), []
         self._solver.vectors.clear()
         if self.tapes is not None:
             self.tapes.forget()

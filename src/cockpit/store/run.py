@@ -225,10 +225,13 @@ def _names(db: sqlite3.Connection) -> list[str]:
 
 def _found(db: sqlite3.Connection, name: str, scopes: Sequence[str]) -> list[tuple[int, str]]:
     """Return the number and the kind of each series."""
-    rows = db.execute(
-        "SELECT scope, id, kind FROM series WHERE name = ? AND scope IN (SELECT value FROM json_each(?))",
-        (name, json.dumps(list(scopes))),
-    ).fetchall()
+    if any("\0" in scope for scope in scopes):  # which ends a string in SQLite's JSON
+        rows = db.execute("SELECT scope, id, kind FROM series WHERE name = ?", (name,)).fetchall()
+    else:
+        rows = db.execute(
+            "SELECT scope, id, kind FROM series WHERE name = ? AND scope IN (SELECT value FROM json_each(?))",
+            (name, json.dumps(list(scopes))),
+        ).fetchall()
     found = {scope: (number, kind) for scope, number, kind in rows}
     for scope in scopes:
         if scope not in found:
