@@ -50,7 +50,6 @@ def test_the_mask_between_two_layers_is_found(
     assert MASK.after(module, MASK.before(module), [module(x)[0]]) is not None  # from now on states are known
     check(module, x, n=3)
     check(module, x, n=3, again=(there(*x.shape, seed=1),))
-    check(module.eval(), x, n=3)
 
 
 def test_finding_the_mask_leaves_the_training_alone() -> None:
