@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -142,3 +143,16 @@ def square_sums(model: nn.Module, examples: int) -> Callable[..., dict[str, Tens
         return total
 
     return sums
+
+
+class Cube(torch.autograd.Function):
+    """A function written in Python that can be derived as often as one likes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 3 * ctx.saved_tensors[0] ** 2 * g

@@ -15,6 +15,7 @@ from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.curvature_tapes import KINDS, MISSES, REPEATS, CurvatureTapes, Kind
 from cockpit.engine.step_curvature import Curvatures
 from cockpit.errors import Gap
+from curvature_problems import Cube
 from engine import replayed
 from engine.replayed import Between, Training, apart, device, nothing, same_with_and_without  # noqa: F401
 from session.loops import Records
@@ -35,17 +36,6 @@ class Hidden(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.out(self.function(self.into(x.flatten(1))))
         return found
-
-
-class Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return 3 * ctx.saved_tensors[0] ** 2 * g
 
 
 @pytest.fixture

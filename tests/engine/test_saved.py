@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cockpit.engine.derivatives import by_hand, derivatives
 from cockpit.engine.saved import Places, saved, stand_in
+from curvature_problems import Cube
 from layer_check import filled, normal
 
 
@@ -134,17 +134,6 @@ def test_the_size_counts_memory_once() -> None:
     w = torch.ones(3, 4, requires_grad=True)
     y = w.sin()
     assert saved((y * y).sum()).size == 12 * 4
-
-
-class Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return 3 * ctx.saved_tensors[0] ** 2 * g
 
 
 def hooked(x: Tensor, w: Tensor) -> Tensor:
