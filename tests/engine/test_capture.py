@@ -294,17 +294,23 @@ class Sums:
     def wants(self, module: nn.Module) -> bool:
         return True
 
+    def forget(self, module: nn.Module) -> None:
+        self.forgotten = module
+
     def before(self, module: nn.Module) -> Tensor:
         return next(module.parameters()).detach().sum()
 
     def after(self, module: nn.Module, before: Tensor | None, outputs: list[Tensor]) -> list[Tensor] | str:
         assert before is not None
+        if self.refuses == "fails":
+            raise ValueError("in here")
         return self.refuses or [2 * before]
 
 
-@pytest.mark.parametrize("refuses", ["", "not today"])
+@pytest.mark.parametrize("refuses", ["", "not today", "fails"])
 def test_what_an_observer_sees_belongs_to_the_call(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMULAS, nn.Linear, replace(FORMULAS[nn.Linear], observer=Sums(refuses)))
+    sums = Sums(refuses)
+    monkeypatch.setitem(FORMULAS, nn.Linear, replace(FORMULAS[nn.Linear], observer=sums))
     model = nn.Linear(3, 2)
     capture = Capture(model)
     capture.arm()
@@ -312,7 +318,9 @@ def test_what_an_observer_sees_belongs_to_the_call(refuses: str, monkeypatch: py
     (use,) = capture.uses()
     capture.disarm()
     assert output.requires_grad
-    assert use.refused == (refuses or None)
+    why = "what it keeps inside was not seen: ValueError: in here" if refuses == "fails" else refuses
+    assert use.refused == (why or None)
+    assert capture.failure is None
     if not refuses:
         (seen,) = use.call((), 4, ()).observed
         assert float(seen) == 2 * float(model.weight.detach().sum())
@@ -323,3 +331,5 @@ def test_what_an_observer_sees_belongs_to_the_call(refuses: str, monkeypatch: py
         assert call.input is places[0]
     use.release()
     assert use.inputs == []
+    capture.close()
+    assert sums.forgotten is model

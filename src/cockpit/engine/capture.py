@@ -188,6 +188,14 @@ class Capture:
         self._handles.clear()
         self.forget()
 
+    def close(self) -> None:
+        """Remove every trace."""
+        self.disarm()
+        for module in self._model.modules():
+            formula = formula_for(module)
+            if formula is not None and formula.observer is not None:
+                formula.observer.forget(module)
+
     def forget(self) -> None:
         """Forget the calls seen so far (their graphs keep what they need)."""
         self._uses.clear()
@@ -258,7 +266,7 @@ class Capture:
                 states = self._replays.pop(name, None)
                 use.replay = states[-1] if states else None
                 if name in self._kept and formula.observer is not None:
-                    use.observe(formula.observer.after(module, self._kept.pop(name), outputs))
+                    use.observe(_seen(formula.observer, module, self._kept.pop(name), outputs))
                 self._uses.append(weakref.ref(use))
                 if self.keep_outputs:
                     _mark(use, outputs)
@@ -298,6 +306,16 @@ class Capture:
                 self._receiver(use, found)
         except Exception as failure:  # nor a backward pass
             self.failure = failure
+
+
+def _seen(
+    observer: Observer, module: nn.Module, before: Tensor | None, outputs: list[Tensor]
+) -> list[Tensor] | str:
+    """Return what an observer sees; if it fails, the call is beyond its formula, and no more than that."""
+    try:
+        return observer.after(module, before, outputs)
+    except Exception as failure:
+        return f"what it keeps inside was not seen: {type(failure).__name__}: {failure}"
 
 
 def _mark(use: Use, outputs: list[Tensor]) -> None:

@@ -229,7 +229,7 @@ class Engine:
     def close(self) -> None:
         """Remove every trace from the model."""
         self.abandon()
-        self.capture.disarm()
+        self.capture.close()
         self.curvatures.close()
         self.passes.close()
         self.motion.remember({})

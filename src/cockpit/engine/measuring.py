@@ -10,8 +10,10 @@ from torch import Tensor
 
 from cockpit.engine.coverage import Plan
 from cockpit.engine.curvature import HessianProduct, insist_symmetric
+from cockpit.engine.curvature_tape import Found
 from cockpit.engine.diagonals import Diagonals, Learnt
 from cockpit.engine.loss_kinds import Kinds
+from cockpit.engine.needs import Diagonal
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.subject import Subject
 from cockpit.errors import Gap
@@ -48,6 +50,24 @@ class Measuring:
         local = HessianProduct([(x, len(x) / examples) for x in graphs], parameters)
         self._check(local)
         return local
+
+    def measured(
+        self,
+        subject: Subject,
+        plan: Plan | None,
+        parameters: Mapping[str, Tensor],
+        needs: Mapping[Diagonal, tuple[torch.Generator, bool]],
+        hessian: bool,
+    ) -> Found:
+        """Return the diagonals of a micro-batch and (``hessian``) its Hessian; nothing may fail.
+
+        ``needs`` come with their random numbers and whether their variances are asked for.
+        """
+        if not needs or plan is None:
+            return {}, self.hessian([subject.losses], parameters)
+        source = self.diagonals(subject, plan, parameters)
+        entries = {need: source.entry(need, *how) for need, how in needs.items()}
+        return entries, source.hessian if hessian else None
 
     def _check(self, product: HessianProduct) -> None:
         """Insist on a symmetric Hessian, once for a model."""

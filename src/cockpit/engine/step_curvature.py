@@ -235,20 +235,12 @@ class Curvatures:
         ):
             return
         generators = [torch.Generator(subject.losses.device) for _ in seeds]
-        measured, hessian = truth
+        needs = {n: (g, n in self._doubted) for n, g in zip(truth[0], generators, strict=True)}
         found: list[tuple[Need, object]] = [*self.methods.items(), *self.eigenvalues.items()]
         kind.gaps = {need: gap for need, gap in found if isinstance(gap, Gap)}
 
         def measure(placed: Subject) -> Found:
-            if not measured or plan is None:
-                return {}, self.measuring.hessian([placed.losses], table.parameters)
-            source, entries = (
-                self.measuring.diagonals(placed, plan, table.parameters),
-                dict[Diagonal, Entry](),
-            )
-            for need, random in zip(measured, generators, strict=True):
-                entries[need] = source.entry(need, random, need in self._doubted)
-            return entries, None if hessian is None else source.hessian
+            return self.measuring.measured(placed, plan, table.parameters, needs, truth[1] is not None)
 
         self.tapes.record(kind, subject, measure, generators, seeds, truth)
 

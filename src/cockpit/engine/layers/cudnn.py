@@ -9,7 +9,7 @@ formula, the one that rests on it is compared with autograd before it is used.
 
 from __future__ import annotations
 
-from functools import lru_cache
+import weakref
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ GATES = {"LSTM": 4, "GRU": 3}
 FAR = 20.0
 """Where a sigmoid is 0 or 1."""
 NODE = "CudnnRnnBackward0"
+Weights = tuple[list[Tensor], Tensor]
+"""Those of both layers, and the memory that they lie in."""
 NEXT = "the random states of its dropout are known from its next call on"
 
 _STATES: dict[torch.device, Tensor] = {}
@@ -32,21 +34,21 @@ _STATES: dict[torch.device, Tensor] = {}
 class CudnnMask:
     """Sees the mask of a call from before it and after."""
 
-    @staticmethod
-    def wants(m: nn.Module) -> bool:
+    def __init__(self) -> None:
+        self._weights: weakref.WeakKeyDictionary[nn.Module, Weights] = weakref.WeakKeyDictionary()
+
+    def wants(self, m: nn.Module) -> bool:
         """Say whether a layer has a mask that can be found."""
         assert isinstance(m, nn.RNNBase)
         two = m.num_layers == 2 and not m.bidirectional and not m.proj_size
         return two and 0 < m.dropout < 1 and m.weight_hh_l0.device.type == "cuda"
 
-    @staticmethod
-    def before(m: nn.Module) -> Tensor | None:
+    def before(self, m: nn.Module) -> Tensor | None:
         """Keep the random states, as far as they are known."""
         states = _STATES.get(next(m.parameters()).device)
         return states.clone() if m.training and states is not None else None
 
-    @staticmethod
-    def after(m: nn.Module, before: Tensor | None, outputs: list[Tensor]) -> list[Tensor] | str:
+    def after(self, m: nn.Module, before: Tensor | None, outputs: list[Tensor]) -> list[Tensor] | str:
         """Return what the first layer's outputs were multiplied with, [T, N, H], or why that is not known."""
         assert isinstance(m, nn.RNNBase)
         if not m.training:
@@ -58,7 +60,14 @@ class CudnnMask:
         known, _STATES[states.device] = _STATES.get(states.device), states
         if before is None or known is None or known.data_ptr() != states.data_ptr():
             return NEXT
-        return [_mask(m, outputs[0], node._saved_input.dtype, before)]
+        dtype = node._saved_input.dtype
+        if m not in self._weights or self._weights[m][0][0].dtype != dtype:
+            self._weights[m] = _telling(m.mode, m.input_size, m.hidden_size, dtype, states.device)
+        return [_mask(m, outputs[0], self._weights[m], before)]
+
+    def forget(self, m: nn.Module) -> None:
+        """Let go of the weights that show its mask."""
+        self._weights.pop(m, None)
 
 
 def _node(output: Tensor) -> Any:
@@ -72,16 +81,16 @@ def _node(output: Tensor) -> Any:
 
 
 @torch.no_grad()
-def _mask(m: nn.RNNBase, output: Tensor, dtype: torch.dtype, states: Tensor) -> Tensor:
+def _mask(m: nn.RNNBase, output: Tensor, telling: Weights, states: Tensor) -> Tensor:
     time, examples = output.shape[:2][:: -1 if m.batch_first else 1]
-    device, hidden = output.device, m.hidden_size
-    weights, memory = _telling(m.mode, m.input_size, hidden, dtype, device)
+    (weights, memory), hidden = telling, m.hidden_size
+    dtype, device = memory.dtype, memory.device
     x = torch.zeros(time, examples, m.input_size, dtype=dtype, device=device)
     h = torch.zeros(2, examples, hidden, dtype=dtype, device=device)
     with without_autocast(device.type):
         shown = torch._cudnn_rnn(
             x,
-            list(weights),
+            weights,
             4,
             memory,
             h,
@@ -101,10 +110,7 @@ def _mask(m: nn.RNNBase, output: Tensor, dtype: torch.dtype, states: Tensor) -> 
     return mask
 
 
-@lru_cache(maxsize=8)
-def _telling(
-    mode: str, inputs: int, hidden: int, dtype: torch.dtype, device: torch.device
-) -> tuple[tuple[Tensor, ...], Tensor]:
+def _telling(mode: str, inputs: int, hidden: int, dtype: torch.dtype, device: torch.device) -> Weights:
     """Return weights that give the mask out, and the memory that cuDNN wants them in."""
     gates = GATES.get(mode, 1)
     new = slice((gates - 1) * hidden, gates * hidden) if mode == "GRU" else slice(0, hidden)
@@ -127,4 +133,4 @@ def _telling(
         memory: Tensor = torch._cudnn_rnn_flatten_weight(
             weights, 4, inputs, MODES[mode], hidden, 0, 2, False, False
         )
-    return tuple(weights), memory
+    return weights, memory

@@ -168,6 +168,9 @@ class Observer(Protocol):
     def after(self, module: nn.Module, before: Tensor | None, outputs: list[Tensor]) -> list[Tensor] | str:
         """Return what was seen, or why the call is beyond the formula."""
 
+    def forget(self, module: nn.Module) -> None:
+        """Let go of what is kept for a layer from call to call."""
+
 
 @dataclass(frozen=True, eq=False)
 class Formula:
