@@ -80,6 +80,18 @@ def test_steps_of_a_round_fill_the_shortest_stretch_in_whole_intervals() -> None
     assert order[-2:] == [("base", 10), ("a", 12)]
 
 
+def test_a_step_that_looks_closer_now_and_then_does_not_shorten_the_rounds() -> None:
+    order: list[int] = []
+
+    def run(steps: int) -> Times:
+        order.append(steps)
+        seconds = 0.01 if len(order) > 2 and len(order) != 1 + WARM else 1.0
+        return Times(steps, seconds * steps, seconds * steps)
+
+    measure([Entry("base", run, "base")], Pace(rounds=2, shortest=0.1))
+    assert order[-2:] == [10, 10]
+
+
 def test_fast_steps_are_not_run_without_end() -> None:
     order: list[tuple[str, int]] = []
     measure([constant("base", 1e-9, order)], Pace(rounds=2, most_steps=50))
