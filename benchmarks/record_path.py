@@ -1,7 +1,7 @@
 """What recording costs: CPU time of the training thread and of the writing thread for each step, and reading times.
 
 The training thread's part is everything from a finished `Reading` to the buffer (`Recorder.read` for every quantity,
-`Recorder.step`): the least time of steps in a row, and the median with pauses, in which the caches grow cold. The
+`Recorder.steps`): the least time of steps in a row, and the median with pauses, in which the caches grow cold. The
 writing thread's part is all it does. Both are CPU times of the thread, so other processes disturb them little.
 ``--long`` also writes a run of a million steps and measures how long one series takes to read, in a fresh process
 (first call) and again in the same one.
@@ -82,7 +82,7 @@ def measured(quantities: int, parameters: int, bins: int, steps: int, pause: flo
                 start = time.thread_time()
                 for quantity in asked:
                     recorder.read(quantity, o, {}, coverage)
-                recorder.step(step, (0.1,), (), coverage)
+                recorder.steps((step,), [(0.1,)], [()], coverage)
                 spent += time.thread_time() - start
                 time.sleep(0 if in_a_row else pause)
             time.sleep(pause * BLOCK if in_a_row else 0)
