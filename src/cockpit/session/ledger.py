@@ -19,6 +19,8 @@ PAUSE = 3.0
 """An unwatched step of more than so many times the median was interrupted."""
 FRESH, STALE = 25, 250
 """For so many steps unwatched ones say what the steps after them would have taken; after so many they are dropped."""
+RECENT, RARELY = 25, 8
+"""So many unwatched steps say what is usual, looked at at every so many: looking costs, too."""
 OUTLIER = 8.0
 """What an episode costs beyond so many times the usual, and one step, is not taken for watching."""
 
@@ -50,9 +52,11 @@ class Ledger:
         """Steps timed."""
         self.once = 0.0
         """Seconds of one-time costs."""
-        self._unwatched: dict[bool, deque[tuple[int, Timed]]] = {c: deque(maxlen=25) for c in (True, False)}
+        self._unwatched: dict[bool, deque[tuple[int, Timed]]] = {
+            c: deque(maxlen=RECENT) for c in (True, False)
+        }
         """By kind of step (`Timed.cut`): how many steps had been timed, and the time."""
-        self._own: deque[float] = deque(maxlen=25)
+        self._own: deque[float] = deque(maxlen=RECENT)
         self._owns, self._usual_own = 0, 0.0
         self._known: dict[bool, tuple[float, float]] = {}
         self._last: Episode | None = None
@@ -79,7 +83,7 @@ class Ledger:
         """Note the time our own code took at an unwatched step."""
         self._own.append(seconds)
         self._owns += 1
-        if self._owns % 8 == FIRM:  # not at every step: it costs, too
+        if self._owns % RARELY == FIRM:
             self._usual_own = _usual(list(self._own))
 
     def settle(self) -> None:
@@ -104,7 +108,8 @@ class Ledger:
         # The training may have had another pace long ago.
         while len(steps) > FIRM and steps[0][0] < self.steps - STALE:
             steps.popleft()
-        self._known.pop(timed.cut, None)
+        if len(steps) < RECENT or self.steps % RARELY == 0:
+            self._known.pop(timed.cut, None)
 
     def _priced(self, episode: Episode) -> bool:
         """Book an episode; return False if it is not known yet what an unwatched step takes."""

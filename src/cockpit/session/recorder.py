@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from cockpit.engine.ranks import Ranks
 from cockpit.errors import CockpitError, Gap
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading, Readings
 from cockpit.session.columns import COUPLED, columns, columns_of_steps
+from cockpit.session.guard import Guard
 from cockpit.session.pending import Stretch
 from cockpit.store.folder import run_folder
 from cockpit.store.record import Column, Columns, Event, Record
@@ -125,13 +127,12 @@ class Recorder:
             return None
         return marks
 
-    @contextmanager
-    def guarded(self, step: int, name: str) -> Iterator[None]:
+    def guarded(self, step: int, name: str) -> Guard:
         """Turn what a quantity raises into a recorded failure."""
-        try:
-            yield
-        except Exception as failure:
-            self.failure(step, name, f"failed: {type(failure).__name__}: {failure}")
+        return Guard(partial(self._failed, step), name)
+
+    def _failed(self, step: int, name: str, failure: Exception) -> None:
+        self.failure(step, name, f"failed: {type(failure).__name__}: {failure}")
 
     def steps(
         self,
