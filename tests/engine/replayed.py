@@ -45,6 +45,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
             (native, "count_outer"),
             (native, "places"),
             (native, "lengths"),
+            (native, "takeuchi"),
             (lengths, "_on_cpu"),
         ]
         for module, name in read:

@@ -6,11 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from cockpit.engine import native
 from cockpit.engine import takeuchi as module
 from cockpit.engine.takeuchi import takeuchi, takeuchi_of_all
 from layer_check import normal
 
 EPSILON = 1e-3
+
+
+@pytest.fixture(params=["kernel", "torch"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the compiled kernel, where there is one, and without it."""
+    if request.param == "torch":
+        monkeypatch.setattr(native, "takeuchi", lambda *_: None)
 
 
 def defined(squares: Tensor, h: Tensor) -> Tensor:
@@ -70,3 +78,19 @@ def test_squares_and_curvature_of_different_types(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(
         takeuchi(squares.float(), h.double(), EPSILON), defined(squares.float(), h), rtol=1e-6, atol=0
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000, 2**17 + 3])
+def test_vectors_of_every_size(size: int, dtype: torch.dtype) -> None:
+    squares, h = normal(size).square().to(dtype), normal(size, seed=1).to(dtype)
+    h = torch.where(h.abs() < 3 * EPSILON, h + 5 * EPSILON, h)  # no term is larger than all others
+    rtol = 1e-10 if dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(
+        takeuchi(squares, h, EPSILON), defined(squares, h), rtol=rtol, atol=rtol * size
+    )
+    if size > 1:
+        wide = torch.stack([h, h], 1)[:, 0]  # not contiguous
+        torch.testing.assert_close(
+            takeuchi(squares, wide, EPSILON), takeuchi(squares, h, EPSILON), rtol=rtol, atol=0
+        )

@@ -2,6 +2,6 @@
 
 from cockpit.engine.native.histogram import count, count_outer, places
 from cockpit.engine.native.library import serves, status
-from cockpit.engine.native.vectors import combine, inner, lengths
+from cockpit.engine.native.vectors import combine, inner, lengths, takeuchi
 
-__all__ = ["combine", "count", "count_outer", "inner", "lengths", "places", "serves", "status"]
+__all__ = ["combine", "count", "count_outer", "inner", "lengths", "places", "serves", "status", "takeuchi"]

@@ -69,3 +69,36 @@ void NAME(lengths)(const real *const *a, const real *const *b, const int64_t *si
         out[k] = sum;
     }
 }
+
+/* Of n terms s / (h + epsilon), added to out [3]: their sum, that of the absolute values where h < weak, and how many h
+ * are negative. Few enough are added as they are. */
+static inline void NAME(terms)(const real *restrict s, const real *restrict h, int n, real epsilon, real weak,
+                               double *out) {
+    enum { WIDTH = 2 * LANES };
+    real whole[WIDTH] = {0}, doubtful[WIDTH] = {0}, negative[WIDTH] = {0};
+    int i = 0;
+    for (; i + WIDTH <= n; i += WIDTH)
+        for (int l = 0; l < WIDTH; l++) {
+            const real x = h[i + l], term = s[i + l] / (x + epsilon), size = term < 0 ? -term : term;
+            whole[l] += term;
+            doubtful[l] += x < weak ? size : 0;
+            negative[l] += x < 0 ? 1 : 0;
+        }
+    for (; i < n; i++) {
+        const real x = h[i], term = s[i] / (x + epsilon), size = term < 0 ? -term : term;
+        whole[0] += term;
+        doubtful[0] += x < weak ? size : 0;
+        negative[0] += x < 0 ? 1 : 0;
+    }
+    for (int l = 0; l < WIDTH; l++) {
+        out[0] += whole[l];
+        out[1] += doubtful[l];
+        out[2] += negative[l];
+    }
+}
+
+void NAME(takeuchi)(const real *s, const real *h, int64_t n, double epsilon, double weak, double *out) {
+    out[0] = out[1] = out[2] = 0;
+    for (int64_t i = 0; i < n; i += BLOCK)
+        NAME(terms)(s + i, h + i, (int)(n - i < BLOCK ? n - i : BLOCK), (real)epsilon, (real)weak, out);
+}

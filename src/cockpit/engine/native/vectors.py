@@ -1,4 +1,4 @@
-"""Products, combinations and lengths of long vectors on a CPU by the C kernels, or None where there are none."""
+"""Products, combinations, lengths and sums of long vectors on a CPU by the C kernels, or None where there are none."""
 
 from __future__ import annotations
 
@@ -57,6 +57,17 @@ def lengths(vectors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> list[Te
     call = kernel("lengths", vectors[0].dtype)
     call(a, b if others else None, sizes, ctypes.c_int64(len(vectors)), pointer(found))
     return list(found.unbind(0))
+
+
+def takeuchi(squares: Tensor, h: Tensor, epsilon: float) -> Tensor | None:
+    """Return the three numbers of `cockpit.engine.takeuchi`, [3] float64."""
+    if not serves(squares, h) or not (squares.is_contiguous() and h.is_contiguous()):
+        return None
+    found = torch.empty(3, dtype=torch.float64)
+    factors = ctypes.c_double(epsilon), ctypes.c_double(10 * epsilon)
+    call = kernel("takeuchi", h.dtype)
+    call(pointer(squares), pointer(h), ctypes.c_int64(h.numel()), *factors, pointer(found))
+    return found
 
 
 def _array(kind: Any, values: Sequence[int]) -> Any:
