@@ -15,6 +15,9 @@ from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.curvature_tapes import KINDS, MISSES, REPEATS, CurvatureTapes, Kind
 from cockpit.engine.step_curvature import Curvatures
 from cockpit.errors import Gap
+from cockpit.quantities.hess_trace import HessTrace
+from cockpit.quantities.tic_diag import TICDiag
+from cockpit.schedule import every
 from curvature_problems import Cube
 from engine import replayed
 from engine.replayed import Between, Training, apart, device, nothing, same_with_and_without  # noqa: F401
@@ -251,3 +254,11 @@ def test_what_no_micro_batch_has_stays_a_gap(
     (kind,) = both(tmp_path, "mlp", quantities=["hess_max_ev", "tic_diag"])
     assert went[FIRST:] == [True] * (7 - FIRST)
     assert {str(gap) for gap in kind.gaps.values()} == {"no_double_backward: not here"}
+
+
+def test_error_bars_that_are_asked_for_at_some_steps(tmp_path: Path, went: list[bool]) -> None:
+    """Both quantities rest on the same diagonal; only one of them asks how sure it is."""
+    sometimes = [TICDiag(curvature="diag_h_auto"), HessTrace(when=every(3))]
+    kinds = both(tmp_path, "mlp", [(8,)] * 20, quantities=sometimes)
+    assert [kind.tape is not None for kind in kinds] == [True, True]
+    assert any(went)

@@ -28,7 +28,8 @@ T = TypeVar("T")
 TOLERANCE = 1e-2
 """How far a replay may be from what it repeats, relative to its length: products of GPUs are rounded to 11 bits."""
 
-
+Derivation = tuple[Callable[[], None] | None, Any]
+"""What repeats it, and its result; None: it cannot be recorded."""
 Found = tuple[dict[Diagonal, Entry], HessianProduct | None]
 """The diagonals asked for, and the Hessian where products with it are."""
 
@@ -54,7 +55,8 @@ class CurvatureTape:
     ) -> None:
         self.names, self.generators, self._recorder = subject.names, generators, recorder
         self._spent = [weakref.ref(use) for use, _ in subject.uses]
-        self._derived: tuple[object, Callable[[], None] | None, Any] | None = None
+        self._derived: weakref.WeakKeyDictionary[Any, Derivation] = weakref.WeakKeyDictionary()
+        """What was recorded beside it, by owner."""
         self.places = Places(seen)
         self.places.fill(seen)
         recorder.prepare()
@@ -88,15 +90,16 @@ class CurvatureTape:
 
     def derived(self, owner: object, work: Callable[[], T]) -> T | None:
         """Return what follows from the diagonals and from what ``owner`` replays; None if it cannot be recorded."""
-        if self._derived is None or self._derived[0] is not owner:
+        if owner not in self._derived:
             try:
-                self._derived = (owner, *self._recorder.record(work))
+                self._derived[owner] = self._recorder.record(work)
             except Exception:
-                self._derived = (owner, None, None)
-        _, replay, found = self._derived
+                self._derived[owner] = None, None
+        replay, found = self._derived[owner]
         if replay is not None:
             replay()
-        return found
+        result: T | None = found
+        return result
 
     def product(self, vector: Tensor) -> Tensor:
         """Return the product of the Hessian with a flat vector."""

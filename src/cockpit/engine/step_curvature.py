@@ -126,7 +126,7 @@ class Curvatures:
             return
         simple = alone and keep is None and not self._hooks.on(table.parameters.values())
         kind = self._kind(losses, plan) if simple else None
-        if kind is not None and self._replayed(kind, losses, plan, table):
+        if kind is not None and self._replayed(kind, losses, table):
             return
         if hides_layers(losses):
             gap = Gap("reentrant_checkpointing: the second derivative of a checkpointed part cannot be had")
@@ -189,9 +189,10 @@ class Curvatures:
         if self.tapes is None or self._graphs or not Recorder.serves(losses.device):
             return None
         learnt = None if plan is None else self.measuring.learnt(plan)
-        return self.tapes.kind((plan, *self._diagonals, *self.eigen, losses.shape), learnt)
+        doubted = frozenset(self._doubted)
+        return self.tapes.kind((plan, *self._diagonals, *self.eigen, doubted, losses.shape), learnt)
 
-    def _replayed(self, kind: Kind, losses: Tensor, plan: Plan | None, table: Table) -> bool:
+    def _replayed(self, kind: Kind, losses: Tensor, table: Table) -> bool:
         """Measure a micro-batch by a recording, if there is one and nothing is to be examined."""
         if kind.tape is None or self.tapes is None or kind.examines(table.parameters, self.measuring.kinds):
             return False

@@ -28,10 +28,6 @@ class Subject:
         """Return what was seen of the forward pass of some losses."""
         return cls(losses, tuple(capture.outputs), capture.numbered())
 
-    def of(self, losses: Tensor) -> Subject:
-        """Return the same with other losses, made of these."""
-        return Subject(losses, self.outputs, self.uses, self.placed)
-
     def use(self, call: Use) -> Use:
         """Return the call that stands for one the graph knows of."""
         return self.placed.get(id(call), call)

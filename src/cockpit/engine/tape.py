@@ -12,7 +12,7 @@ anything that cannot be captured, goes the ordinary way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -218,7 +218,7 @@ class Tape:
         if a.moves and not a.plain:  # the parameters before the step
             now = [p.detach() for p in a.parameters.values()]
             torch._foreach_copy_([self.last[name] for name in a.parameters], now)
-        return self._packed([] if self.losses is None else [self.losses])
+        return numbers_of(table, [] if self.losses is None else [self.losses])
 
     def _moved(self) -> Numbers:
         """Evaluate what needs the step taken: `last` held the parameters before it, and holds the step from then on."""
@@ -234,12 +234,7 @@ class Tape:
         if UPDATE in self._batch.late:
             self._batch.project(UPDATE, {name: (u, 1.0) for name, u in updates.items()})
             self.table.close([UPDATE])
-        return self._packed([], known)
-
-    def _packed(self, more: list[Tensor], known: set[Statistic] | None = None) -> Numbers:
-        numbers = [entry for entry in self.table.numbers() if entry[0] not in (known or ())]
-        tensors = [t for _, _, values in numbers for t in values]
-        return [(s, names) for s, names, _ in numbers], packed([*tensors, *more])
+        return numbers_of(self.table, known=known)
 
     @property
     def in_place(self) -> bool:
@@ -258,3 +253,10 @@ class Tape:
                 use.renew()
         with torch.no_grad():  # moved since the backward pass: the recording would read their old places
             return self._moved()
+
+
+def numbers_of(table: Table, more: Sequence[Tensor] = (), known: Collection[Statistic] = ()) -> Numbers:
+    """Return the small numbers of a table, without those known already, and more of them."""
+    numbers = [entry for entry in table.numbers() if entry[0] not in known]
+    tensors = [t for _, _, values in numbers for t in values]
+    return [(s, names) for s, names, _ in numbers], packed([*tensors, *more])

@@ -25,8 +25,8 @@ from cockpit.engine.scaling import Scaling
 from cockpit.engine.statistics import SquareSum, Total
 from cockpit.engine.step import Step
 from cockpit.engine.table import Table
-from cockpit.engine.tape import Asked, Numbers, Tape
-from cockpit.engine.transfer import Transfer, packed
+from cockpit.engine.tape import Asked, Numbers, Tape, numbers_of
+from cockpit.engine.transfer import Transfer
 
 MOST = 8
 """How many kinds of step are recorded (the last batch of an epoch, several schedules); further ones are not."""
@@ -206,5 +206,4 @@ def _packed_with(curved: CurvatureTape, replay: Replay) -> Numbers:
     for need, entry in curved.entries.items():
         entry.enter(need, table)
     _derive(table, replay)
-    numbers = table.numbers()
-    return [(s, names) for s, names, _ in numbers], packed([t for _, _, values in numbers for t in values])
+    return numbers_of(table)
