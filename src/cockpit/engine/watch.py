@@ -30,7 +30,7 @@ from cockpit.engine.tapes import Tapes
 from cockpit.engine.weights import Weights
 
 SMALL = 2**26
-"""How many bytes may always be kept on a device for the step; more than that up to an eighth of the peak."""
+"""How many bytes may always be kept on a device for the step; more than that up to an eighth of what is allocated."""
 
 ROUNDING = 2.0**-22
 """How far weights may be apart for being the same, relatively: 1/N rounded to float32 is 1/N."""
