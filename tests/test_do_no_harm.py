@@ -272,7 +272,8 @@ def test_memory_does_not_grow(tmp_path: Path, mode: str):
                 time.sleep(1.5)  # the writer empties its inbox
                 fewest = tensors()
         last = settled(fewest)
-    assert last <= fewest
+    # Whether the last steps were recorded alone or together makes one or two; a tensor a step would be forty.
+    assert last - fewest < 5
 
 
 def test_graph_is_freed_when_the_step_is_over(tmp_path: Path):
