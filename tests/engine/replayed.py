@@ -20,7 +20,6 @@ from cockpit.engine import tapes as tapes_module
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.replay import Replay
 from cockpit.engine.tape import Tape
-from cockpit.engine.transfer import Transfer
 from cockpit.presets import ECONOMY
 from engine.recorded import NotedRecorder, noted
 from session.loops import Records, differences, records
@@ -50,7 +49,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         ]
         for module, name in read:
             monkeypatch.setattr(module, name, noted(getattr(module, name)))
-        monkeypatch.setattr(Transfer, "_sent", lambda self, flat: None if flat is None else flat.clone())
     return str(request.param)
 
 

@@ -47,7 +47,7 @@ def test_replays_give_what_the_ordinary_way_gives(
             training.step()
         if way == "replayed":
             assert refused(training) == []
-            derived = [replay for tape in replayed for replay, _ in tape._derived.values()]
+            derived = [reel for tape in replayed for reel in tape._derived.values()]
             assert bool(derived) == (model != "deep"), "which has parameters that are not recorded"
             assert None not in derived
         found[way] = training.run(())

@@ -444,7 +444,7 @@ def test_where_recording_takes_long_steps_wait_longer(monkeypatch: pytest.Monkey
     monkeypatch.setattr("cockpit.session.pending.time.monotonic", lambda: now[0])
     backlog = Backlog()
     backlog._most = LONGEST
-    for seconds, patience in ((0.0, PATIENCE), (0.005, 0.25), (1.0, LONGEST_PATIENCE), (0.001, PATIENCE)):
+    for seconds, patience in ((0.0, PATIENCE), (0.0025, 0.25), (1.0, LONGEST_PATIENCE), (0.0005, PATIENCE)):
         assert backlog.stretch(wait=False) == []
         backlog.took(seconds)
         now[0] += 0.99 * patience

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,15 +21,14 @@ from cockpit.engine.derivatives import by_hand
 from cockpit.engine.diagonals import Entry
 from cockpit.engine.needs import Diagonal
 from cockpit.engine.recorder import Recorder
+from cockpit.engine.reel import Layout, Reel
 from cockpit.engine.saved import Places, Saved
 from cockpit.engine.subject import Subject
+from cockpit.engine.transfer import Packed
 
-T = TypeVar("T")
 TOLERANCE = 1e-2
 """How far a replay may be from what it repeats, relative to its length: products of GPUs are rounded to 11 bits."""
 
-Derivation = tuple[Callable[[], None] | None, Any]
-"""What repeats it, and its result; None: it cannot be recorded."""
 Found = tuple[dict[Diagonal, Entry], HessianProduct | None]
 """The diagonals asked for, and the Hessian where products with it are."""
 
@@ -55,7 +54,7 @@ class CurvatureTape:
     ) -> None:
         self.names, self.generators, self._recorder = subject.names, generators, recorder
         self._spent = [weakref.ref(use) for use, _ in subject.uses]
-        self._derived: weakref.WeakKeyDictionary[Any, Derivation] = weakref.WeakKeyDictionary()
+        self._derived: weakref.WeakKeyDictionary[Any, Reel | None] = weakref.WeakKeyDictionary()
         """What was recorded beside it, by owner."""
         self.places = Places(seen)
         self.places.fill(seen)
@@ -88,18 +87,20 @@ class CurvatureTape:
             generator.manual_seed(seed)
         self._replay()
 
-    def derived(self, owner: object, work: Callable[[], T]) -> T | None:
-        """Return what follows from the diagonals and from what ``owner`` replays; None if it cannot be recorded."""
+    def derived(self, owner: object, work: Callable[[], tuple[Layout, Packed]]) -> Reel | None:
+        """Return the numbers that follow from the diagonals and from what ``owner`` replays.
+
+        None: they cannot be recorded.
+        """
         if owner not in self._derived:
             try:
-                self._derived[owner] = self._recorder.record(work)
+                self._derived[owner] = Reel(self._recorder, work)
             except Exception:
-                self._derived[owner] = None, None
-        replay, found = self._derived[owner]
-        if replay is not None:
-            replay()
-        result: T | None = found
-        return result
+                self._derived[owner] = None
+        reel = self._derived[owner]
+        if reel is not None:
+            reel.replay()
+        return reel
 
     def product(self, vector: Tensor) -> Tensor:
         """Return the product of the Hessian with a flat vector."""

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.needs import Known, Need, TopEigenvalue
+from cockpit.engine.reel import Layout
 from cockpit.engine.requests import GRADIENTS
 from cockpit.engine.scaling import Scaling
 from cockpit.engine.table import Table
-from cockpit.engine.tape import Layout
-from cockpit.engine.transfer import Transfer, packed
+from cockpit.engine.transfer import Numbers, Transfer, packed
 
 
 @dataclass(eq=False)
@@ -33,7 +33,7 @@ class Observed:
     """(kind, text) of things worth an event."""
     scaling: Scaling | None = None
     """What follows from the numbers by factors known on the host."""
-    sent: list[tuple[Layout, Transfer, bool]] = field(default_factory=list)
+    sent: list[tuple[Layout, Numbers, bool]] = field(default_factory=list)
     """Numbers under way, as `add` was told of them."""
 
     def send(self) -> None:
@@ -49,12 +49,12 @@ class Observed:
             layout = [(statistic, names) for statistic, names, _ in numbers]
             self.add(layout, Transfer(packed(tensors)), more)
 
-    def add(self, layout: Layout, transfer: Transfer, more: bool = False) -> None:
-        """Expect numbers from a transfer: statistics in this order, and what is left are the losses.
+    def add(self, layout: Layout, numbers: Numbers, more: bool = False) -> None:
+        """Expect numbers: statistics in this order, and what is left are the losses.
 
         ``more``: of further parameters than those that came before.
         """
-        self.sent.append((layout, transfer, more))
+        self.sent.append((layout, numbers, more))
 
     @property
     def heavy(self) -> bool:
@@ -69,17 +69,22 @@ class Observed:
     @property
     def size(self) -> int:
         """How many bytes of numbers are under way."""
-        return sum(transfer.size for _, transfer, _ in self.sent)
+        return sum(numbers.size for _, numbers, _ in self.sent)
 
     @property
     def arrived(self) -> bool:
         """Whether `settle` would not wait."""
-        return all(transfer.arrived for _, transfer, _ in self.sent)
+        return all(numbers.arrived for _, numbers, _ in self.sent)
+
+    def hasten(self) -> None:
+        """Have numbers sent that wait for those of other steps."""
+        for _, numbers, _ in self.sent:
+            numbers.hasten()
 
     def settle(self) -> None:
         """Take the numbers as they arrive on the host, and note what is not finite."""
-        for layout, transfer, more in self.sent:
-            arrays = transfer.stacks([len(names) for _, names in layout])
+        for layout, numbers, more in self.sent:
+            arrays = numbers.stacks([len(names) for _, names in layout])
             settle = self.table.settle_more if more else self.table.settle
             for (statistic, names), values in zip(layout, arrays, strict=False):
                 settle(statistic, names, values)

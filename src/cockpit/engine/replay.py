@@ -100,7 +100,7 @@ class Replay:
             self.loose.end(self.tape.last)
         if self.tape.losses is not None and losses is not None:
             self.tape.losses.copy_(losses)
-        self.tape.end()
+        self.tape.end.replay()
 
     def by_parameter(self, statistic: Statistic) -> dict[str, Tensor]:
         """Return a statistic as large as the parameters."""

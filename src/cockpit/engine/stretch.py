@@ -17,7 +17,7 @@ from cockpit.engine.observed import Observed
 from cockpit.engine.requests import GRADIENTS
 from cockpit.engine.scaling import scale
 from cockpit.engine.table import Table
-from cockpit.engine.transfer import Array, Transfer, taken_apart
+from cockpit.engine.transfer import Array, Numbers, taken_apart
 
 
 def alike(a: Observed, b: Observed) -> bool:
@@ -26,8 +26,8 @@ def alike(a: Observed, b: Observed) -> bool:
         return False
     if (a.scaling is None or a.scaling.rates is None) != (b.scaling is None or b.scaling.rates is None):
         return False
-    for (layout, transfer, more), (other, another, too) in zip(a.sent, b.sent, strict=True):
-        if more or too or layout != other or transfer.shapes != another.shapes:
+    for (layout, numbers, more), (other, others, too) in zip(a.sent, b.sent, strict=True):
+        if more or too or layout != other or numbers.shapes != others.shapes:
             return False
     return a.table.frame() == b.table.frame()
 
@@ -44,7 +44,7 @@ class Settled:
         self._own: set[int] = set()
         for sent in zip(*(step.sent for step in steps), strict=True):
             layout, shapes = sent[0][0], sent[0][1].shapes
-            vectors = _together([transfer for _, transfer, _ in sent])
+            vectors = _together([numbers for _, numbers, _ in sent])
             arrays = taken_apart(vectors, shapes, [len(names) for _, names in layout])
             for (statistic, names), values in zip(layout, arrays, strict=False):
                 self.table.settle(statistic, names, values)
@@ -83,7 +83,7 @@ class Settled:
         return not self.table.has(GRADIENTS) or bool(np.isfinite(self.table.stacked(GRADIENTS)[1]).all())
 
 
-def _together(transfers: Sequence[Transfer]) -> list[Array | None]:
-    """Return the vectors of some transfers on top of each other, [S, numbers]."""
-    found = zip(*(transfer.arrays() for transfer in transfers), strict=True)
+def _together(steps: Sequence[Numbers]) -> list[Array | None]:
+    """Return the vectors of some steps on top of each other, [S, numbers]."""
+    found = zip(*(numbers.arrays() for numbers in steps), strict=True)
     return [None if vectors[0] is None else np.stack(vectors) for vectors in found]

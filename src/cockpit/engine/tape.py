@@ -28,14 +28,11 @@ from cockpit.engine.lengths import squared_lengths
 from cockpit.engine.parts import wide
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.recording import Recording, Segment
+from cockpit.engine.reel import Layout, Reel
 from cockpit.engine.requests import GRADIENTS, LAST, UPDATE, UPDATES
 from cockpit.engine.statistics import Quantiles, Statistic, Total
 from cockpit.engine.table import Table
-from cockpit.engine.transfer import Packed, packed
-
-Layout = list[tuple[Statistic, tuple[str, ...]]]
-"""Which statistics of which parameters are packed, in order."""
-Numbers = tuple[Layout, Packed]
+from cockpit.engine.transfer import Numbers, Packed, Transfer, packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,11 +162,8 @@ class Tape:
         self.segment_replays: list[Callable[[], None]] = []
         if self.cut:
             self.segment_replays = [recorder.record(partial(self._evaluate, s))[0] for s in self.segments]
-        self.end, (self.layout, self.pack) = recorder.record(self._ended)
-        self.after: Callable[[], None] | None = None
-        self._after_numbers: Numbers | None = None
-        if asked.moves and not asked.plain:
-            self.after, self._after_numbers = recorder.record(self._moved)
+        self.end = Reel(recorder, self._ended)
+        self.after = Reel(recorder, self._moved) if asked.moves and not asked.plain else None
 
     def _sum_of(self, name: str) -> tuple[Tensor, float] | None:
         if not self.asked.own:
@@ -195,7 +189,7 @@ class Tape:
         if self.asked.plain and UPDATE in self.asked.statistics and names:
             torch._foreach_copy_([self.last[name] for name in names], [segment.names[name] for name in names])
 
-    def _ended(self) -> Numbers:
+    def _ended(self) -> tuple[Layout, Packed]:
         """Evaluate everything that is known before the optimiser moves."""
         a, table = self.asked, self.table
         if not self.cut:
@@ -220,7 +214,7 @@ class Tape:
             torch._foreach_copy_([self.last[name] for name in a.parameters], now)
         return numbers_of(table, [] if self.losses is None else [self.losses])
 
-    def _moved(self) -> Numbers:
+    def _moved(self) -> tuple[Layout, Packed]:
         """Evaluate what needs the step taken: `last` held the parameters before it, and holds the step from then on."""
         a = self.asked
         updates = {name: self.last[name] for name in a.parameters}
@@ -241,21 +235,24 @@ class Tape:
         """Whether the parameters lie where they lay when they were recorded."""
         return self.addresses == [p.data_ptr() for p in self.asked.parameters.values()]
 
-    def finish(self) -> Numbers | None:
+    def finish(self) -> tuple[Layout, Numbers] | None:
         """Evaluate what needs the step taken."""
         if self.after is None:
             return None
         if self.in_place:
-            self.after()
-            return self._after_numbers
+            self.after.replay()
+            return self.after.layout, self.after.newest
         for segment in self.segments:  # each run wrote into their places
             for use, _ in segment.calls:
                 use.renew()
         with torch.no_grad():  # moved since the backward pass: the recording would read their old places
-            return self._moved()
+            layout, pack = self._moved()
+            return layout, Transfer(pack)
 
 
-def numbers_of(table: Table, more: Sequence[Tensor] = (), known: Collection[Statistic] = ()) -> Numbers:
+def numbers_of(
+    table: Table, more: Sequence[Tensor] = (), known: Collection[Statistic] = ()
+) -> tuple[Layout, Packed]:
     """Return the small numbers of a table, without those known already, and more of them."""
     numbers = [entry for entry in table.numbers() if entry[0] not in known]
     tensors = [t for _, _, values in numbers for t in values]

@@ -19,14 +19,15 @@ from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.recording import Limits, Recording
+from cockpit.engine.reel import Layout
 from cockpit.engine.replay import Replay
 from cockpit.engine.requests import LAST, UPDATE
 from cockpit.engine.scaling import Scaling
 from cockpit.engine.statistics import SquareSum, Total
 from cockpit.engine.step import Step
 from cockpit.engine.table import Table
-from cockpit.engine.tape import Asked, Numbers, Tape, numbers_of
-from cockpit.engine.transfer import Transfer
+from cockpit.engine.tape import Asked, Tape, numbers_of
+from cockpit.engine.transfer import Packed
 
 MOST = 8
 """How many kinds of step are recorded (the last batch of an epoch, several schedules); further ones are not."""
@@ -151,10 +152,10 @@ class Tapes:
         tape, table = replay.tape, step.table
         asked = tape.asked
         observed = Observed(asked.examples, table, {} if tape.losses is None else {Known.LOSSES: None})
-        observed.add(tape.layout, Transfer(tape.pack))
+        observed.add(tape.end.layout, tape.end.newest)
         numbers = tape.finish()
         if numbers is not None:
-            observed.add(numbers[0], Transfer(numbers[1]))
+            observed.add(*numbers)
         if tape.cut and asked.late:
             table.void(UPDATE, too_large(self._memory))
         if replay.loose is not None:
@@ -166,7 +167,7 @@ class Tapes:
         if derived is None:
             _derive(table, replay)
         else:
-            observed.add(derived[0], Transfer(derived[1]))
+            observed.add(derived.layout, derived.newest)
         return observed
 
     def last_update(self, step: Step, rates: Mapping[str, float] | None) -> dict[str, tuple[Tensor, float]]:
@@ -198,7 +199,7 @@ def _derive(table: Table, replay: Replay) -> None:
             table.derive(s, asked.examples)
 
 
-def _packed_with(curved: CurvatureTape, replay: Replay) -> Numbers:
+def _packed_with(curved: CurvatureTape, replay: Replay) -> tuple[Layout, Packed]:
     """Return the numbers that rest on replayed curvature."""
     asked = replay.tape.asked
     table = Table(asked.parameters)

@@ -6,6 +6,7 @@ integers), copied into pinned memory behind whatever the device is doing, and re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,55 +65,97 @@ _SLOTS: dict[tuple[torch.device, torch.dtype, int], list[Slot]] = {}
 MOST_SIZES = 64
 
 
-class Transfer:
-    """Packed numbers on their way."""
+class Sent:
+    """A vector on its way to the host, from a GPU behind whatever the present stream is doing."""
 
-    def __init__(self, pack: Packed) -> None:
-        self.shapes = pack.shapes
-        self._slots: list[tuple[Tensor, torch.cuda.Event, list[Slot]]] = []
-        self._here = [self._sent(pack.floats), self._sent(pack.integers)]
-
-    def _sent(self, flat: Tensor | None) -> Tensor | None:
-        if flat is None or not flat.is_cuda:
-            return None if flat is None else flat.cpu()
+    def __init__(self, flat: Tensor) -> None:
+        self._here, self._slot, self._free = flat, None, list[Slot]()
+        if not flat.is_cuda:
+            self._here = flat.cpu()
+            return
         if len(_SLOTS) > MOST_SIZES:
             _SLOTS.clear()
-        free = _SLOTS.setdefault((flat.device, flat.dtype, flat.numel()), [])
-        slot = (
-            free.pop()
-            if free
-            else (torch.empty_like(flat, device="cpu", pin_memory=True), torch.cuda.Event())
-        )
-        here, event = slot
-        here.copy_(flat, non_blocking=True)
+        self._free = _SLOTS.setdefault((flat.device, flat.dtype, flat.numel()), [])
+        if self._free:
+            self._slot = self._free.pop()
+        else:
+            self._slot = torch.empty_like(flat, device="cpu", pin_memory=True), torch.cuda.Event()
+        self._here, event = self._slot
+        self._here.copy_(flat, non_blocking=True)
         event.record(torch.cuda.current_stream(flat.device))
-        self._slots.append((*slot, free))
-        return here
 
     @property
-    def size(self) -> int:
-        """How many bytes they are."""
-        return sum(flat.nbytes for flat in self._here if flat is not None)
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return self._here.nbytes
 
     @property
     def arrived(self) -> bool:
         """Whether reading would not wait."""
-        return all(event.query() for _, event, _ in self._slots)
+        return self._slot is None or self._slot[1].query()
+
+    def read(self) -> Tensor:
+        """Return it; may wait."""
+        if self._slot is not None:
+            self._slot[1].synchronize()
+            self._here = self._here.clone()
+            self._free.append(self._slot)
+            self._slot = None
+        return self._here
+
+
+class Numbers(ABC):
+    """Packed numbers on their way."""
+
+    shapes: tuple[tuple[torch.Size, bool], ...]
+    """As `Packed` has them."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many bytes they are."""
+
+    @property
+    @abstractmethod
+    def arrived(self) -> bool:
+        """Whether reading would not wait."""
+
+    @abstractmethod
+    def hasten(self) -> None:
+        """Have them sent now, if they wait for others."""
+
+    @abstractmethod
+    def arrays(self) -> list[Array | None]:
+        """Return all floats and all integers, each in one vector (None: there are none); may wait."""
 
     def stacks(self, sizes: Sequence[int]) -> list[Array]:
         """Return runs of so many equally shaped tensors as arrays [size, …], what is left one by one; may wait."""
         return taken_apart(self.arrays(), self.shapes, sizes)
 
+
+class Transfer(Numbers):
+    """Numbers that were sent at once."""
+
+    def __init__(self, pack: Packed) -> None:
+        self.shapes = pack.shapes
+        self._sent = [None if flat is None else Sent(flat) for flat in (pack.floats, pack.integers)]
+
+    @property
+    def size(self) -> int:
+        """How many bytes they are."""
+        return sum(sent.nbytes for sent in self._sent if sent is not None)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether reading would not wait."""
+        return all(sent.arrived for sent in self._sent if sent is not None)
+
+    def hasten(self) -> None:
+        """Do nothing: they are on their way."""
+
     def arrays(self) -> list[Array | None]:
         """Return all floats and all integers, each in one vector (None: there are none); may wait."""
-        if self._slots:
-            for _, event, _ in self._slots:
-                event.synchronize()
-            self._here = [None if flat is None else flat.clone() for flat in self._here]
-            for here, event, free in self._slots:
-                free.append((here, event))
-            self._slots = []
-        return [None if flat is None else flat.numpy() for flat in self._here]
+        return [None if sent is None else sent.read().numpy() for sent in self._sent]
 
 
 def taken_apart(

@@ -18,13 +18,13 @@ from cockpit.quantities.quantity import Observation, OptimizerView, Quantity
 
 LAG = 4
 """How many steps may wait for their numbers to come from the device, and more only where they wait for each other."""
-LONGEST = 32
+LONGEST = 256
 """How many steps may wait for each other."""
 PATIENCE = 0.1
 """For how many seconds they may."""
-LONGEST_PATIENCE = 0.4
+LONGEST_PATIENCE = 0.5
 """For how many seconds they may where recording takes long."""
-SHARE = 0.02
+SHARE = 0.01
 """Of the time, what recording may take before steps wait longer."""
 LARGEST = 2**24
 """How many bytes of numbers may wait."""
@@ -145,6 +145,8 @@ class Backlog:
         """Take out the oldest steps: those alike that have arrived, or (``wait``) whenever they do."""
         self._last = time.monotonic()
         steps, found = self._steps, list[Pending]()
+        for step in steps:
+            step.observed.hasten()
         patience = max(LAG, self._most)
         forced = len(steps) if wait else 0 if len(steps) <= patience else len(steps) - patience // 2
         while steps and (len(found) < forced or steps[0].observed.arrived):

@@ -1,0 +1,156 @@
+"""Reel: the numbers of the latest replays of a recording, one row each, brought to the host many rows at a time.
+
+A copy to the host and its event take the training thread as long as the rest of a small step. So a recording ends by
+winding its reel on, on the device: all rows move by one, the oldest falls off, the new one comes last. Whenever as many
+are new as there is room for, or somebody asks, all of them are copied together.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cockpit.engine.recorder import Recorder
+from cockpit.engine.statistics import Statistic
+from cockpit.engine.transfer import Array, Numbers, Packed, Sent
+
+LONGEST = 16
+"""Rows of a reel at most."""
+ROOM = 2**18
+"""Bytes of a reel at most; numbers larger than half of that are copied at every step."""
+
+Layout = list[tuple[Statistic, tuple[str, ...]]]
+"""Which statistics of which parameters are packed, in order."""
+
+
+class Reel:
+    """A recording whose replays make numbers.
+
+    Args:
+        recorder: of the device.
+        work: what is to be recorded; it returns the numbers, packed, and what they are.
+    """
+
+    layout: Layout
+
+    def __init__(self, recorder: Recorder, work: Callable[[], tuple[Layout, Packed]]) -> None:
+        self._replay, (self.layout, self._pack) = recorder.record(partial(self._recorded, work))
+        self._lock = threading.Lock()  # the writing thread asks for rows, too, when the training pauses
+        self._copy = Copy(self)
+
+    def _recorded(self, work: Callable[[], tuple[Layout, Packed]]) -> tuple[Layout, Packed]:
+        layout, pack = work()
+        floats = [] if pack.floats is None else [pack.floats.view(torch.int64)]
+        row = torch.cat([*floats, *([] if pack.integers is None else [pack.integers])])
+        self.rows = max(1, min(LONGEST, ROOM // max(1, row.nbytes)))
+        self.wound = row
+        """All rows side by side, the newest last."""
+        if self.rows > 1:
+            self.wound = row.new_empty(self.rows * len(row))
+            # (Not `copy_`: a graph that holds copies takes several times as long to launch as one of kernels only.)
+            torch._foreach_copy_([self.wound], [torch.cat([self.wound[len(row) :], row])])
+        return layout, pack
+
+    def replay(self) -> None:
+        """Do the work again."""
+        with self._lock:
+            self._replay()
+            self._copy.count += 1
+            if self.wound.is_cuda:
+                self._copy.stream = torch._C._cuda_getCurrentRawStream(self.wound.device.index)
+            self.newest = Row(self._pack, self._copy)
+            if self._copy.count == self.rows:
+                self._send()
+
+    def send(self, copy: Copy) -> None:
+        """Begin to copy, unless that has begun."""
+        with self._lock:
+            if copy is self._copy:
+                self._send()
+
+    def _send(self) -> None:
+        copy, self._copy = self._copy, Copy(self)
+        copy.begin(self.wound)
+
+
+class Copy:
+    """Some rows in a row, on their way to the host."""
+
+    def __init__(self, reel: Reel) -> None:
+        self.count = 0
+        """How many they are: the last ones on the reel."""
+        self.stream = 0
+        """On which they were made."""
+        self._reel: Reel | None = reel
+        self._sent: Sent | None = None
+        self._words: npt.NDArray[Any] | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, wound: Tensor) -> None:
+        """Copy them."""
+        if not wound.is_cuda:
+            self._sent = Sent(wound.clone())
+        else:
+            with torch.cuda.stream(torch.cuda.ExternalStream(self.stream, wound.device)):
+                self._sent = Sent(wound)
+        self._reel = None
+
+    def hasten(self) -> None:
+        """Begin, if that has not happened yet."""
+        if (reel := self._reel) is not None:
+            reel.send(self)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether reading would not wait."""
+        return self._words is not None or (self._sent is not None and self._sent.arrived)
+
+    def row(self, k: int, size: int) -> npt.NDArray[Any]:
+        """Return one of them; may wait."""
+        self.hasten()
+        with self._lock:
+            if self._words is None:
+                assert self._sent is not None
+                words: npt.NDArray[Any] = self._sent.read().numpy().reshape(-1, size)
+                self._words, self._sent = words[len(words) - self.count :], None
+        found: npt.NDArray[Any] = self._words[k]
+        return found
+
+
+class Row(Numbers):
+    """The numbers of one replay."""
+
+    def __init__(self, pack: Packed, copy: Copy) -> None:
+        self.shapes = pack.shapes
+        self._floats = None if pack.floats is None else len(pack.floats)
+        self._integers = None if pack.integers is None else len(pack.integers)
+        self._copy, self._k = copy, copy.count - 1
+
+    @property
+    def size(self) -> int:
+        """How many bytes they are."""
+        return 8 * ((self._floats or 0) + (self._integers or 0))
+
+    @property
+    def arrived(self) -> bool:
+        """Whether reading would not wait."""
+        return self._copy.arrived
+
+    def hasten(self) -> None:
+        """Have them sent now, if they wait for others."""
+        self._copy.hasten()
+
+    def arrays(self) -> list[Array | None]:
+        """Return all floats and all integers, each in one vector (None: there are none); may wait."""
+        words, floats = self._copy.row(self._k, self.size // 8), self._floats or 0
+        return [
+            None if self._floats is None else words[:floats].view(np.float64),
+            None if self._integers is None else words[floats:],
+        ]
