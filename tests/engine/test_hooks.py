@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cockpit.engine.hooks import Hooks, own_hooks
+from cockpit.engine.hooks import Hooks, own_hooks, register_own
 
 
 def test_whose_hooks_are_noticed() -> None:
@@ -14,6 +14,11 @@ def test_whose_hooks_are_noticed() -> None:
     with hooks.noticed():
         with own_hooks():
             (2 * w).register_hook(lambda g: g)
+        ours: list[Tensor] = []
+        x = 2 * w
+        register_own(x, ours.append)
+        x.sum().backward()
+        assert [g.tolist() for g in ours] == [[1.0] * 3]
         assert not hooks.on([w])
         seen: list[Tensor] = []
         y = 2 * w

@@ -71,6 +71,20 @@ def test_every_replay_keeps_its_own_numbers(device: str, count: int) -> None:
 
 
 @DEVICES
+def test_what_the_work_writes_on_its_way_does_not_reach_earlier_rows(device: str) -> None:
+    """A graph's memory is used several times during a replay."""
+
+    def busy(x: Tensor) -> Tensor:
+        for size in (2**k for k in range(4, 18)):
+            x = x + torch.full((size,), 7.0, dtype=torch.float64, device=device).sum() * 0
+        return x
+
+    source, reel = reel_of(device, busy)
+    for k, row in enumerate(replayed(source, reel, range(12))):
+        assert row.stacks([])[0].tolist() == [k] * 3
+
+
+@DEVICES
 def test_a_full_reel_is_sent_by_itself_and_once(device: str, copies: list[Sent]) -> None:
     source, reel = reel_of(device)
     rows = replayed(source, reel, range(15))

@@ -171,6 +171,21 @@ def test_steps_are_recorded_while_the_training_pauses(
     assert Run(tmp_path).series("loss").steps.tolist() == list(range(8))
 
 
+def test_the_writing_thread_leaves_steps_alone_while_others_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "PATIENCE", 1e9)
+    monkeypatch.setattr(pending, "IDLE", 1e9)
+    monkeypatch.setattr(worker, "INTERVAL", 0.02)
+    training = Training(tmp_path, LIGHT)
+    for _ in range(4):
+        training.step()
+    time.sleep(0.3)
+    assert len(training.cockpit._evaluation._backlog) == 4
+    training.cockpit.close()
+    assert Run(tmp_path).series("loss").steps.tolist() == list(range(4))
+
+
 def nan_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
     x, y = batch(t)
     losses = losses_of(model, x, y)

@@ -32,7 +32,7 @@ class Accumulated:
     @property
     def anything(self) -> bool:
         """Whether something stands in ``.grad`` already."""
-        return any(p.grad is not None for p in self._parameters.values())
+        return any([p.grad is not None for p in self._parameters.values()])
 
     def snapshot(self) -> None:
         """Remember what stands in ``.grad`` before a backward pass."""
@@ -110,4 +110,5 @@ class Accumulated:
 
 def altered(parameters: Iterable[Tensor]) -> bool:
     """Say whether hooks of the user may change what arrives in ``.grad``."""
-    return any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters)
+    # (A list: faster than a generator, and asked at every step.)
+    return any([p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters])

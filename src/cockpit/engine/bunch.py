@@ -82,7 +82,7 @@ def _reduced(statistics: tuple[Statistic, ...], asked: list[Asked]) -> list[tupl
     if any(part.factor != factor for part in parts):
         together = torch.cat([part.gradients.flatten(1) for part in parts], 1)
     else:
-        together = torch.cat([part.written.flatten(1) for part in parts], 1).mul_(factor)
+        together = _joined([part.written.flatten(1) for part in parts], factor)
     projections = [s for s in statistics if isinstance(s, Projection)]
     histogram = next((s for s in statistics if isinstance(s, Histogram1d)), None)
     vectors = [_side_by_side([directions[s] for _, directions in asked]) for s in projections]
@@ -105,4 +105,9 @@ def _side_by_side(directions: list[tuple[Tensor, float | Tensor]]) -> Tensor:
     factors = [float(factor) for _, factor in directions]
     if len(set(factors)) > 1:
         return torch.cat(torch._foreach_mul(vectors, factors))
-    return torch.cat(vectors).mul_(factors[0])
+    return _joined(vectors, factors[0])
+
+
+def _joined(tensors: list[Tensor], factor: float) -> Tensor:
+    """Return tensors side by side, times a factor; one alone is not copied first."""
+    return tensors[0] * factor if len(tensors) == 1 else torch.cat(tensors, -1).mul_(factor)

@@ -23,10 +23,9 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
-from cockpit.engine.hooks import own_hooks
+from cockpit.engine.hooks import own_hooks, register_own
 from cockpit.engine.layers.formula import Call, Formula, Layout, Observer, Replay, formula_for
 from cockpit.engine.meter import Meter
-from cockpit.engine.precision import without_autocast
 
 MARK = "cockpit.calls"
 """Under this name a node of the autograd graph keeps which calls of layers it made outputs of."""
@@ -56,12 +55,12 @@ class Use:
             self.args = tree_map(partial(_kept, moving), args)
             self.kwargs = tree_map(partial(_kept, moving), kwargs)
             self.inputs = _tensors((self.args, self.kwargs))
-        self.shapes = tuple(t.shape for t in outputs)
+        self.shapes = tuple([t.shape for t in outputs])
         self.versions = [t._version for t in self.inputs]
         self.refused = formula.refuses(module, self.args, self.kwargs)
         self.replay: Replay | None = None
         self.observed: list[Tensor] = []
-        self.key = (name, tuple(len(shape) for shape in self.shapes))
+        self.key = (name, tuple([len(shape) for shape in self.shapes]))
 
     def candidates(self, examples: int) -> list[tuple[Layout, ...]]:
         """Return the ways the examples may lie in this call's outputs."""
@@ -270,10 +269,10 @@ class Capture:
                 self._uses.append(weakref.ref(use))
                 if self.keep_outputs:
                     _mark(use, outputs)
-                with own_hooks():
-                    if len(outputs) == 1:
-                        outputs[0].register_hook(partial(self._one, use))
-                    else:
+                if len(outputs) == 1:
+                    register_own(outputs[0], partial(self._one, use))
+                else:
+                    with own_hooks():
                         torch.autograd.graph.register_multi_grad_hook(outputs, partial(self._all, use))
         except Exception as failure:  # nor must this
             self.failure = failure
@@ -296,14 +295,13 @@ class Capture:
         self._all(use, (grad,))
 
     def _all(self, use: Use, grads: Any) -> None:
-        found = tuple(grads)
         if self._receiver is None:
             if self._early is not None:
-                self._early.append((use, found))
+                self._early.append((use, tuple(grads)))
             return
         try:
-            with self.meter, without_autocast(next(g for g in found if g is not None).device.type):
-                self._receiver(use, found)
+            with self.meter:
+                self._receiver(use, tuple(grads))
         except Exception as failure:  # nor a backward pass
             self.failure = failure
 

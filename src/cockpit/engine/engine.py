@@ -169,7 +169,7 @@ class Engine:
             return None  # what one rank has not seen, the others must not wait for
         if step is None or not seen:
             return None
-        rates = None if step.touched or step.gradient_versions() != step.left_gradients() else rates
+        rates = None if step.touched or step.gradient_versions() != step.left[0] else rates
         with self.passes.full_precision(), torch.no_grad():
             if step.replay is not None:
                 observed = self.passes.watch.tapes.observed(step, rates, self.curvatures.replayed)

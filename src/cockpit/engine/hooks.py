@@ -26,6 +26,11 @@ def own_hooks() -> Iterator[None]:
         _own -= 1
 
 
+def register_own(tensor: Tensor, hook: Any) -> None:
+    """Register a hook that is no user's."""
+    _register(tensor, hook)
+
+
 def _noticed(tensor: Tensor, hook: Any) -> Any:
     """Register a hook, and tell whoever looks."""
     if not _own:

@@ -12,7 +12,6 @@ from cockpit.engine.capture import Use
 from cockpit.engine.observed import Observed
 from cockpit.engine.parts import wide
 from cockpit.engine.recording import Grads
-from cockpit.engine.requests import UPDATE
 from cockpit.engine.statistics import Total
 from cockpit.engine.table import Table
 from cockpit.engine.tape import Asked
@@ -45,7 +44,7 @@ class Loose:
         if self.asked.sums:
             for name, gradient in grads.items():
                 self.table.add(Total(), name, gradient * self.asked.examples)
-        if self.asked.plain and UPDATE in self.asked.statistics:
+        if self.asked.plain and self.asked.steps:
             torch._foreach_copy_([last[name] for name in grads], list(grads.values()))
 
     def observe(self, observed: Observed, updates: Mapping[str, Tensor]) -> None:

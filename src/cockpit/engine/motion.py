@@ -27,7 +27,7 @@ class Motion:
         """Whether gradients and parameters reach it as the backward pass left them; None: not seen yet."""
         self.last: Vectors = {}
         """The step before."""
-        self._versions: dict[str, int] = {}
+        self._versions: list[int] = []
 
     @property
     def known(self) -> bool:
@@ -43,11 +43,11 @@ class Motion:
     def remember(self, updates: Vectors) -> None:
         """Keep the step taken."""
         self.last = updates
-        self._versions = {n: _version(v) for n, (v, _) in updates.items()}
+        self._versions = _versions(updates)
 
     def recalled(self) -> Vectors:
         """Return the step before; nothing if the gradient it is a multiple of was overwritten since."""
-        if any(_version(v) != self._versions[n] for n, (v, _) in self.last.items()):
+        if _versions(self.last) != self._versions:
             self.untouched = False  # gradients are zeroed in place: from now on with copies
             return {}
         return self.last
@@ -61,9 +61,9 @@ class Motion:
         self.remember({n: (v, factor) for n, (v, factor) in state.items()})
 
 
-def _version(vector: Tensor | Factored) -> int:
-    """Return a number that grows when somebody writes into the vector; nobody knows of factors."""
-    return 0 if isinstance(vector, Factored) else vector._version
+def _versions(vectors: Vectors) -> list[int]:
+    """Return numbers that grow when somebody writes into a vector; nobody knows of factors."""
+    return [0 if isinstance(v, Factored) else v._version for v, _ in vectors.values()]
 
 
 def _dense(vector: Tensor | Factored) -> Tensor:

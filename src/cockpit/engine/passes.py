@@ -17,7 +17,6 @@ from cockpit.engine.ending import SEVERAL
 from cockpit.engine.graph import graphs_kept
 from cockpit.engine.lengths import multiples, squared_lengths
 from cockpit.engine.motion import Motion
-from cockpit.engine.needs import Known
 from cockpit.engine.plans import Plans
 from cockpit.engine.precision import without_autocast
 from cockpit.engine.ranks import Ranks
@@ -25,7 +24,7 @@ from cockpit.engine.replay import Replay
 from cockpit.engine.requests import MEAN, UPDATE, Requests
 from cockpit.engine.roster import Roster
 from cockpit.engine.statistics import Total
-from cockpit.engine.step import Step
+from cockpit.engine.step import Step, Versions
 from cockpit.engine.step_curvature import Curvatures
 from cockpit.engine.table import Table
 from cockpit.engine.watch import Watch
@@ -71,7 +70,7 @@ class Passes:
         self._roster = Roster(model)
         self._open = ExitStack()
         self._weighed = False
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._seen: Versions = ()
         self._seen_early = False
         self._plan: Plan | None = None
 
@@ -228,8 +227,12 @@ class Passes:
 
     def _changed(self, step: Step) -> set[str]:
         """Return the parameters whose ``.grad`` is not what it was on entering."""
-        now, step.left = step.gradient_versions(), step.versions()
-        return {name for name, version in now.items() if self._seen.get(name) != version}
+        step.left = now, _ = step.versions()
+        return {
+            name
+            for name, version, seen in zip(step.parameters, now, self._seen, strict=True)
+            if version is not None and version != seen
+        }
 
     def abandon(self) -> None:
         """Forget the step."""
@@ -257,14 +260,14 @@ class Passes:
     def start(self, parameters: dict[str, Tensor], own: bool = False) -> Step:
         """Begin a step; ``own``: the objective of its first pass is ours."""
         step = Step(parameters, Table(parameters), Accumulated(parameters))
-        step.plain = own and self.plain_step and not any(p.grad is not None for p in parameters.values())
+        step.plain = own and self.plain_step and not step.accumulated.anything
         self.step = step
         return step
 
     def _keep_parameters(self, step: Step) -> None:
         """Copy the parameters before the step, where they are needed and no recording does so."""
         told = step.plain or self.readable
-        wanted = Known.PARAMETERS in self.asked.needs or (self.asked.moves and not told)
+        wanted = self.asked.parameters or (self.asked.moves and not told)
         if wanted and not step.before and step.replay is None and not step.spoiled:
             step.before = _copied(step.parameters)
 

@@ -19,12 +19,13 @@ class Recorder:
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:
+        self.device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = stream or torch.cuda.Stream(device)
 
     def another(self) -> Recorder:
         """Return a recorder with memory of its own: whatever is repeated leaves its results alone."""
-        return Recorder(self._stream.device, self._stream)  # (each stream has workspaces of its own)
+        return Recorder(self.device, self._stream)  # (each stream has workspaces of its own)
 
     @staticmethod
     def serves(device: torch.device) -> bool:

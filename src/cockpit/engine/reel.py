@@ -41,6 +41,9 @@ class Reel:
     layout: Layout
 
     def __init__(self, recorder: Recorder, work: Callable[[], tuple[Layout, Packed]]) -> None:
+        # Not made while recording: that memory is used for something else at the beginning of each replay.
+        self.wound = torch.empty(ROOM // 8, dtype=torch.int64, device=recorder.device)
+        """All rows side by side, the newest last."""
         self._replay, (self.layout, self._pack) = recorder.record(partial(self._recorded, work))
         self._lock = threading.Lock()  # the writing thread asks for rows, too, when the training pauses
         self._copy = Copy(self)
@@ -50,10 +53,8 @@ class Reel:
         floats = [] if pack.floats is None else [pack.floats.view(torch.int64)]
         row = torch.cat([*floats, *([] if pack.integers is None else [pack.integers])])
         self.rows = max(1, min(LONGEST, ROOM // max(1, row.nbytes)))
-        self.wound = row
-        """All rows side by side, the newest last."""
+        self.wound = self.wound[: self.rows * len(row)] if self.rows > 1 else row
         if self.rows > 1:
-            self.wound = row.new_empty(self.rows * len(row))
             # (Not `copy_`: a graph that holds copies takes several times as long to launch as one of kernels only.)
             torch._foreach_copy_([self.wound], [torch.cat([self.wound[len(row) :], row])])
         return layout, pack

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
 from torch import Tensor
 
 from cockpit.engine.capture import Use
+from cockpit.engine.copying import Copies
 from cockpit.engine.loose import Loose
 from cockpit.engine.recording import Grads, live
 from cockpit.engine.statistics import Statistic
 from cockpit.engine.tape import Tape
-
-LARGE = 2**20
-"""Numbers in a tensor that is copied by itself: times one, which runs at twice the bandwidth of a GPU's copies."""
 
 
 class Replay:
@@ -73,16 +68,21 @@ class Replay:
 
     def _evaluate(self) -> None:
         """Evaluate the segment that is complete."""
-        self._copy_gradients(self._copies)
+        segment = self.tape.segments[self._evaluated]
+        self._copies.add(list(segment.names.values()), self._gradients())
+        self._copies.end()
         self.tape.segment_replays[self._evaluated]()
         self._taken = 0
         self._evaluated += 1
 
-    def _copy_gradients(self, copies: Copies) -> None:
+    def _whole(self) -> list[Tensor]:
+        """Return what the only segment of a pass is evaluated from."""
+        return [*live(self.received), *self._gradients()]
+
+    def _gradients(self) -> list[Tensor]:
+        """Return what stands in ``.grad`` of the parameters of the open segment."""
         segment, parameters = self.tape.segments[self._evaluated], self.tape.asked.parameters
-        grads = [parameters[name].grad for name in segment.names]
-        copies.add(list(segment.names.values()), [g for g in grads if g is not None])
-        copies.end()
+        return [grad for name in segment.names if (grad := parameters[name].grad) is not None]
 
     def end(self, losses: Tensor | None) -> None:
         """Evaluate the rest, when the pass is over."""
@@ -92,42 +92,13 @@ class Replay:
             raise RuntimeError("the backward pass ended before the recorded one")
         if self._taken:
             self._evaluate()
-        elif not self.tape.cut:
-            copies = Copies()
-            copies.add(live(self.tape.segments[0].calls), live(self.received))
-            self._copy_gradients(copies)
+        given = [] if self.tape.losses is None or losses is None else [losses]
+        self.tape.copier.copy([*given, *([] if self.tape.cut else self._whole())])
         if self.loose is not None:
             self.loose.end(self.tape.last)
-        if self.tape.losses is not None and losses is not None:
-            self.tape.losses.copy_(losses)
         self.tape.end.replay()
 
     def by_parameter(self, statistic: Statistic) -> dict[str, Tensor]:
         """Return a statistic as large as the parameters."""
         loose = {} if self.loose is None else self.loose.table.by_parameter(statistic)
         return {**self.tape.table.by_parameter(statistic), **loose}
-
-
-class Copies:
-    """Copies tensors to their places: large ones at once, small ones together."""
-
-    def __init__(self) -> None:
-        self._small: dict[tuple[torch.dtype, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
-
-    def add(self, places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        """Take more of them."""
-        if [t.shape for t in places] != [t.shape for t in values]:
-            raise RuntimeError("the tensors of the backward pass have other shapes than when it was recorded")
-        for place, value in zip(places, values, strict=True):
-            if value.numel() > LARGE and value.dtype == place.dtype and value.is_floating_point():
-                torch.mul(value, 1, out=place)
-                continue
-            to, source = self._small.setdefault((place.dtype, value.dtype), ([], []))
-            to.append(place)
-            source.append(value)
-
-    def end(self) -> None:
-        """Copy what is left."""
-        for to, source in self._small.values():
-            torch._foreach_copy_(to, source)
-        self._small.clear()

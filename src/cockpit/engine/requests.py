@@ -45,6 +45,21 @@ class Requests:
         return bool(self.needs & {Known.UPDATES, UPDATES, UPDATE})
 
     @cached_property
+    def recalls(self) -> bool:
+        """Whether individual gradients are projected on the step before."""
+        return LAST in self.individual
+
+    @cached_property
+    def parameters(self) -> bool:
+        """Whether somebody wants the parameters before the step."""
+        return Known.PARAMETERS in self.needs
+
+    @cached_property
+    def keeps(self) -> bool:
+        """Whether something asked for keeps individual gradients as they are."""
+        return any(s.keeps for s in self.individual)
+
+    @cached_property
     def vectors(self) -> bool:
         """Whether somebody wants whole vectors."""
         return bool(self.needs & {Known.GRADIENTS, Known.PARAMETERS, Known.UPDATES})

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
-from cockpit.engine.replay import Copies
+from cockpit.engine.copying import Copier
 
 RAW, NUMBER = "_raw_saved_", "_saved_"
 LEAF = "torch::autograd::AccumulateGrad"
@@ -155,6 +155,7 @@ class Places:
         self.form = found.form
         cores = {k: _core(found.tensors[k]) for k in self._own}
         self._cores = {k: torch.empty_like(core) for k, core in cores.items()}
+        self._copier = Copier(list(self._cores.values()))
         tensors = [
             self._cores[same].expand(t.shape) for same, t in zip(self._same, found.tensors, strict=True)
         ]
@@ -200,9 +201,7 @@ class Places:
     @torch.no_grad()
     def fill(self, found: Saved) -> None:
         """Copy what another graph saved."""
-        copies = Copies()
-        copies.add(list(self._cores.values()), [_core(found.tensors[k]) for k in self._own])
-        copies.end()
+        self._copier.copy([_core(found.tensors[k]) for k in self._own])
 
 
 def _core(t: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,9 @@ from cockpit.engine.recording import Recording
 from cockpit.engine.replay import Replay
 from cockpit.engine.statistics import Statistic, Total
 from cockpit.engine.table import Table
+
+Versions = Sequence[tuple[int, int] | None]
+"""Tensors' identities and how often each has been written into; None where there is none."""
 
 
 @dataclass(eq=False)
@@ -44,7 +48,7 @@ class Step:
     separations: dict[Statistic, dict[str, Tensor]] = field(default_factory=dict)
     plain: bool = False
     """Whether the update is expected to be a multiple of ``.grad``."""
-    left: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    left: tuple[Versions, Sequence[int]] = ((), ())
     """What gradients and parameters were when the last pass ended."""
     looked: bool = False
     touched: bool = False
@@ -60,21 +64,17 @@ class Step:
         """Examples of this process that count."""
         return sum(b.examples_counted for b in self.batches) or sum(len(x) for x in self.losses)
 
-    def gradient_versions(self) -> dict[str, tuple[int, int]]:
-        """Return what identifies the present content of every ``.grad``."""
-        return {n: (id(p.grad), p.grad._version) for n, p in self.parameters.items() if p.grad is not None}
+    def gradient_versions(self) -> Versions:
+        """Return what identifies the present content of every ``.grad``, in the order of the parameters."""
+        return [
+            None if (grad := p.grad) is None else (id(grad), grad._version) for p in self.parameters.values()
+        ]
 
-    def versions(self) -> dict[str, tuple[int, int, int]]:
-        """Return what identifies the present content of every ``.grad`` and its parameter."""
-        return {
-            n: (id(p.grad), p.grad._version, p._version)
-            for n, p in self.parameters.items()
-            if p.grad is not None
-        }
-
-    def left_gradients(self) -> dict[str, tuple[int, int]]:
-        """Return what identified the content of every ``.grad`` when the last pass ended."""
-        return {n: found[:2] for n, found in self.left.items()}
+    def versions(self) -> tuple[Versions, list[int]]:
+        """Return what identifies the present content of every ``.grad``, and of the parameters that have one."""
+        gradients = self.gradient_versions()
+        values = self.parameters.values()
+        return gradients, [p._version if seen else 0 for p, seen in zip(values, gradients, strict=True)]
 
     def known(self, needs: frozenset[Need], examples: int, ranks: Ranks | None) -> dict[Known, Any]:
         """Return the vectors that quantities may ask for, all but the update."""

@@ -21,13 +21,14 @@ from torch import Tensor
 
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
+from cockpit.engine.copying import Copier
 from cockpit.engine.coverage import Plan
 from cockpit.engine.derived import Derived, Folded, MeanNorm2, Separation, is_curved
 from cockpit.engine.histograms import Histogram
 from cockpit.engine.lengths import squared_lengths
 from cockpit.engine.parts import wide
 from cockpit.engine.recorder import Recorder
-from cockpit.engine.recording import Recording, Segment
+from cockpit.engine.recording import Recording, Segment, live
 from cockpit.engine.reel import Layout, Reel
 from cockpit.engine.requests import GRADIENTS, LAST, UPDATE, UPDATES
 from cockpit.engine.statistics import Quantiles, Statistic, Total
@@ -82,9 +83,24 @@ class Asked:
         return [s for s in self.recorded if s.individual and not isinstance(s, Folded) and s not in other]
 
     @cached_property
+    def recalls(self) -> bool:
+        """Whether individual gradients are projected on the step before."""
+        return LAST in self.statistics
+
+    @cached_property
+    def steps(self) -> bool:
+        """Whether individual gradients are projected on the step taken."""
+        return UPDATE in self.statistics
+
+    @cached_property
+    def used(self) -> list[str]:
+        """The parameters that take part."""
+        return self.plan.used(self.parameters)
+
+    @cached_property
     def late(self) -> list[Statistic]:
         """What waits until the optimiser has moved."""
-        return [UPDATE] if UPDATE in self.statistics and not self.plain else []
+        return [UPDATE] if self.steps and not self.plain else []
 
     @cached_property
     def sums(self) -> bool:
@@ -102,7 +118,7 @@ class Asked:
     @cached_property
     def remembers(self) -> bool:
         """Whether the step before, or the parameters before the step, have to be kept."""
-        return self.moves or LAST in self.statistics
+        return self.moves or self.recalls
 
     def lengths(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the squared lengths of mean gradients, from what stands in ``.grad``."""
@@ -141,6 +157,10 @@ class Tape:
         device = next(iter(asked.parameters.values())).device
         self.constants = [s.constants(device) for s in asked.statistics if isinstance(s, Histogram)]
         self.losses = None if losses is None else torch.empty_like(losses)
+        first = self.segments[0]
+        whole = [] if self.cut else [*live(first.calls), *first.names.values()]
+        self.copier = Copier([*([] if self.losses is None else [self.losses]), *whole])
+        """To the places of losses, and of the only segment where there is one."""
         parameters = {n: p for n, p in asked.parameters.items() if n not in self.loose}
         self.table = Table(parameters)
         self._batch = Batch(
@@ -186,7 +206,7 @@ class Tape:
 
     def _remember(self, segment: Segment, names: Sequence[str]) -> None:
         """Keep the gradient, of which the coming step is a multiple."""
-        if self.asked.plain and UPDATE in self.asked.statistics and names:
+        if self.asked.plain and self.asked.steps and names:
             torch._foreach_copy_([self.last[name] for name in names], [segment.names[name] for name in names])
 
     def _ended(self) -> tuple[Layout, Packed]:

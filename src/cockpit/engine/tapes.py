@@ -21,7 +21,7 @@ from cockpit.engine.recorder import Recorder
 from cockpit.engine.recording import Limits, Recording
 from cockpit.engine.reel import Layout
 from cockpit.engine.replay import Replay
-from cockpit.engine.requests import LAST, UPDATE
+from cockpit.engine.requests import UPDATE
 from cockpit.engine.scaling import Scaling
 from cockpit.engine.statistics import SquareSum, Total
 from cockpit.engine.step import Step
@@ -52,6 +52,8 @@ class Tapes:
         self._counts: dict[Any, int] = {}
         self._last: dict[str, Tensor] = {}
         self._memory = 0
+        self._taken: tuple[Any, Any, dict[str, tuple[Tensor, float]]] = (None, None, {})
+        """The last step taken, of a kind and at rates; most are like the one before."""
         self.failure: str | None = None
         """Why nothing is recorded any more. (Its words: an exception would keep the whole pass alive.)"""
 
@@ -124,10 +126,11 @@ class Tapes:
         """Have places for the step before, and in them what the ordinary way left elsewhere."""
         if not asked.remembers:
             return
-        for name, p in asked.parameters.items():
-            if name not in self._last:
-                self._last[name] = torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
-        if LAST in asked.statistics:
+        if not asked.parameters.keys() <= self._last.keys():
+            for name, p in asked.parameters.items():
+                dtype = torch.promote_types(p.dtype, torch.float32)
+                self._last.setdefault(name, torch.zeros_like(p, dtype=dtype))
+        if asked.recalls:
             for name, (vector, _) in last_update.items():
                 if vector is not self._last[name]:
                     self._last[name].copy_(vector if isinstance(vector, Tensor) else vector.dense())
@@ -164,9 +167,9 @@ class Tapes:
         derived = None
         if curved is not None and replay.loose is None:
             derived = curved.derived(tape, partial(_packed_with, curved, replay))
-        if derived is None:
+        if derived is None and asked.eager:
             _derive(table, replay)
-        else:
+        elif derived is not None:
             observed.add(derived.layout, derived.newest)
         return observed
 
@@ -174,17 +177,17 @@ class Tapes:
         """Return the step taken, as it is kept."""
         assert step.replay is not None
         asked, tape = step.replay.tape.asked, step.replay.tape
-        if UPDATE not in asked.statistics or (tape.cut and asked.late):
+        if not asked.steps or (tape.cut and asked.late):
             return {}
         if not asked.plain:
             return {name: (self._last[name], 1.0) for name in asked.parameters}
         if rates is None:
             return {}
-        moved = asked.plan.used(asked.parameters)  # the others had no gradient
-        return {
-            name: (self._last[name], -rates.get(name, 0.0) if name in moved else 0.0)
-            for name in asked.parameters
-        }
+        if self._taken[0] is not asked or self._taken[1] is not rates:
+            moved = {name: -rates.get(name, 0.0) for name in asked.used}  # the others had no gradient
+            found = {name: (self._last[name], moved.get(name, 0.0)) for name in asked.parameters}
+            self._taken = asked, rates, found
+        return self._taken[2]
 
 
 def _derive(table: Table, replay: Replay) -> None:
@@ -203,7 +206,7 @@ def _packed_with(curved: CurvatureTape, replay: Replay) -> tuple[Layout, Packed]
     """Return the numbers that rest on replayed curvature."""
     asked = replay.tape.asked
     table = Table(asked.parameters)
-    table.begin(asked.examples, asked.plan.used(asked.parameters), {})
+    table.begin(asked.examples, asked.used, {})
     for need, entry in curved.entries.items():
         entry.enter(need, table)
     _derive(table, replay)

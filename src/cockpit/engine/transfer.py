@@ -47,6 +47,8 @@ def packed(tensors: Sequence[Tensor]) -> Packed:
 
 
 def _joined(flats: list[Tensor], dtype: torch.dtype) -> Tensor:
+    if len(flats) == 1:
+        return flats[0].to(dtype, copy=True)
     kinds = {t.dtype for t in flats}
     if len(kinds) == 1 or not flats[0].is_cuda:
         return torch.cat(flats).to(dtype)

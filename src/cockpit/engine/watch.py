@@ -15,8 +15,10 @@ from torch.utils.hooks import RemovableHandle
 from cockpit.engine.batch import HOLD, Batch
 from cockpit.engine.capture import Capture, Use
 from cockpit.engine.coverage import Plan, Way
+from cockpit.engine.factored import Vectors
 from cockpit.engine.motion import Motion
 from cockpit.engine.needs import Known
+from cockpit.engine.precision import without_autocast
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.recording import Grads
 from cockpit.engine.replay import Replay
@@ -78,16 +80,17 @@ class Watch:
         self, step: Step, asked: Requests, plan: Plan, losses: Tensor | None, examples: int, alone: bool
     ) -> None:
         """Prepare for a pass; ``alone``: neither another micro-batch nor another process is expected."""
-        if alone and self._simple(step, asked):
+        last = self.motion.recalled()
+        if alone and self._simple(step, asked, last):
             weight = (self._share if step.losses and not step.own and self._share else 1) / examples
-            last, uses = self.motion.recalled(), self.capture.uses()
-            shapes = tuple((use.name, *(x.shape for x in use.inputs)) for use in uses)
+            uses = self.capture.uses()
+            shapes = tuple([(use.name, *[x.shape for x in use.inputs]) for use in uses])
             self._kind = (id(plan), asked.needs, shapes, bool(step.losses), step.own, weight, step.plain)
             step.replay = self.tapes.begin(self._kind, last, partial(self._loose, step, losses))
             if step.replay is not None:
                 self._asked = step.replay.tape.asked
                 step.last_factors = {name: factor for name, (_, factor) in last.items()}
-                step.table.begin(examples, plan.used(step.parameters), {})
+                step.table.begin(examples, self._asked.used, {})
                 return
             of_step = Asked(asked.statistics, step.parameters, plan, examples, step.own, weight, step.plain)
             numbers, self._asked = {id(use): k for use, k in self.capture.numbered()}, of_step
@@ -96,15 +99,15 @@ class Watch:
             )
         self._reduce(step, asked, plan, losses, examples, alone)
 
-    def _simple(self, step: Step, asked: Requests) -> bool:
+    def _simple(self, step: Step, asked: Requests, last: Vectors) -> bool:
         """Say whether the step may be replayed: weights all the same, gradients new, nothing asked for but numbers."""
         if step.losses and not step.own and self._share is None:
             return False
         if step.entered > 1 or step.accumulated.anything or not Recorder.serves(self._device):
             return False
-        if LAST in asked.individual and not self.motion.recalled():
+        if asked.recalls and not last:
             return False
-        return not asked.vectors and not any(s.keeps for s in asked.individual)
+        return not asked.vectors and not asked.keeps
 
     def _reduce(
         self,
@@ -184,12 +187,16 @@ class Watch:
 
     def _receive(self, step: Step, use: Use, grads: Grads) -> None:
         """Take a call's output gradients."""
-        if step.replay is not None:
+        if step.replay is not None and not step.replay.lost:  # it is only kept
             step.replay.receive(use, grads)
-        elif self.batch is not None:
-            if step.recording is not None:
-                step.recording.notice(use, grads)
-            self.batch.receive(use, grads)
+            return
+        with without_autocast(self._device.type):
+            if step.replay is not None:
+                step.replay.receive(use, grads)
+            elif self.batch is not None:
+                if step.recording is not None:
+                    step.recording.notice(use, grads)
+                self.batch.receive(use, grads)
 
     def weigh(self, step: Step, asked: Requests, plan: Plan, weights: Weights, losses: Tensor) -> None:
         """Take note of the objective's weights, before any gradient arrives."""

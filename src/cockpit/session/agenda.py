@@ -34,6 +34,8 @@ class Agenda:
         self._quantities, self._memory, self._budget, self._recorder = quantities, memory, budget, recorder
         self._adaptive = frozenset(q for q in quantities if q.adaptive)
         self._asked: tuple[Any, frozenset[Need]] = (None, frozenset())
+        self._late: tuple[Any, list[Quantity]] = (None, [])
+        """Those that need the following step, of what was due."""
 
     @property
     def empty(self) -> bool:
@@ -75,7 +77,9 @@ class Agenda:
 
     def observed(self) -> None:
         """Note that the step was seen: some quantities wait for the next one."""
-        self.waiting = [q for q in self.due if q.needs_after]
+        if self._late[0] is not self.due:
+            self._late = self.due, [q for q in self.due if q.needs_after]
+        self.waiting = self._late[1]
 
     def forget(self) -> None:
         """Ask anew, whatever was asked before."""

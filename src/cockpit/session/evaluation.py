@@ -44,9 +44,9 @@ class Evaluation:
         self._recorder, self._memory, self._failed = recorder, memory, failed
         self._backlog = Backlog(patient)
         self._lock = threading.RLock()
-        self._exit = partial(_settle, weakref.ref(self), wait=True)
+        self._exit = partial(_settle, weakref.ref(self))
         atexit.register(self._exit)  # after the writer's own, so it is called before it
-        recorder.when_quiet(partial(_settle, weakref.ref(self), wait=False))
+        recorder.when_quiet(partial(_settle_idle, weakref.ref(self)))
 
     def __del__(self) -> None:
         if hasattr(self, "_exit"):  # a cockpit that is dropped unclosed has steps that are known already
@@ -69,6 +69,11 @@ class Evaluation:
             begin = time.thread_time()
             self.settle(wait=False)
             self._backlog.took(time.thread_time() - begin)
+
+    def settle_idle(self) -> None:
+        """Record what has arrived, if no step has come for a while."""
+        if self._backlog.idle:
+            self.settle(wait=False)
 
     def settle(self, wait: bool) -> None:
         """Record the steps whose numbers have arrived; or (``wait``) all there are."""
@@ -112,8 +117,15 @@ class Evaluation:
         self._recorder.steps(stretch.numbers, rates, notes, first.coverage)
 
 
-def _settle(evaluation: weakref.ref[Evaluation], wait: bool) -> None:
-    """Record what is still under way when the training pauses, or the program ends without `Cockpit.close`."""
+def _settle(evaluation: weakref.ref[Evaluation]) -> None:
+    """Record what is still under way when the program ends without `Cockpit.close`."""
     found = evaluation()
     if found is not None:
-        found.settle(wait)
+        found.settle(wait=True)
+
+
+def _settle_idle(evaluation: weakref.ref[Evaluation]) -> None:
+    """Record what is still under way when the training pauses."""
+    found = evaluation()
+    if found is not None:
+        found.settle_idle()

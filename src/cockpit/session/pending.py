@@ -24,6 +24,8 @@ PATIENCE = 0.1
 """For how many seconds they may."""
 LONGEST_PATIENCE = 0.5
 """For how many seconds they may where recording takes long."""
+IDLE = 0.1
+"""After how many seconds without another step the training pauses."""
 SHARE = 0.01
 """Of the time, what recording may take before steps wait longer."""
 LARGEST = 2**24
@@ -141,11 +143,17 @@ class Backlog:
         """Whether it is time to record what has arrived."""
         return len(self._steps) >= self._most or time.monotonic() - self._last >= self._patience
 
+    @property
+    def idle(self) -> bool:
+        """Whether steps wait and no other has come for a while; any thread may ask."""
+        waiting = list(self._steps)
+        return bool(waiting) and time.time() - waiting[-1].clock >= IDLE
+
     def stretch(self, wait: bool) -> list[Pending]:
         """Take out the oldest steps: those alike that have arrived, or (``wait``) whenever they do."""
         self._last = time.monotonic()
         steps, found = self._steps, list[Pending]()
-        for step in steps:
+        for step in list(steps):  # the training may add one meanwhile
             step.observed.hasten()
         patience = max(LAG, self._most)
         forced = len(steps) if wait else 0 if len(steps) <= patience else len(steps) - patience // 2

@@ -1,0 +1,77 @@
+"""Copying tensors to the fixed places that recordings read, in as few launches as there are kinds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+LARGE = 2**20
+"""Numbers in a tensor that is copied by itself: times one, which runs at twice the bandwidth of a GPU's copies."""
+
+Kinds = tuple[torch.dtype, ...]
+
+
+class Copier:
+    """Copies the same tensors at every step, to the same places."""
+
+    def __init__(self, places: Sequence[Tensor]) -> None:
+        self._places = list(places)
+        self._shapes = [t.shape for t in places]
+        self._groups: dict[Kinds, tuple[list[int], list[tuple[list[int], list[Tensor]]]]] = {}
+        """By the kinds of the tensors that come: which are large, and which small ones are copied together."""
+
+    def copy(self, values: Sequence[Tensor]) -> None:
+        """Copy tensors of the shapes of their places."""
+        if [t.shape for t in values] != self._shapes:
+            raise RuntimeError(OTHER)
+        kinds = tuple([t.dtype for t in values])
+        if kinds not in self._groups:
+            self._groups[kinds] = self._grouped(values)
+        large, groups = self._groups[kinds]
+        for k in large:
+            torch.mul(values[k], 1, out=self._places[k])
+        for members, places in groups:
+            torch._foreach_copy_(places, [values[k] for k in members])
+
+    def _grouped(self, values: Sequence[Tensor]) -> tuple[list[int], list[tuple[list[int], list[Tensor]]]]:
+        pairs = list(zip(self._places, values, strict=True))
+        large = [k for k, pair in enumerate(pairs) if _is_large(*pair)]
+        small: dict[Kinds, list[int]] = {}
+        for k, (place, value) in enumerate(pairs):
+            if not _is_large(place, value):
+                small.setdefault((place.dtype, value.dtype), []).append(k)
+        return large, [(members, [self._places[k] for k in members]) for members in small.values()]
+
+
+class Copies:
+    """Copies to places that come and go: of large tensors at once, of small ones together."""
+
+    def __init__(self) -> None:
+        self._small: dict[Kinds, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def add(self, places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        """Take more of them."""
+        if [t.shape for t in places] != [t.shape for t in values]:
+            raise RuntimeError(OTHER)
+        for place, value in zip(places, values, strict=True):
+            if _is_large(place, value):
+                torch.mul(value, 1, out=place)
+                continue
+            to, source = self._small.setdefault((place.dtype, value.dtype), ([], []))
+            to.append(place)
+            source.append(value)
+
+    def end(self) -> None:
+        """Copy what is left."""
+        for to, source in self._small.values():
+            torch._foreach_copy_(to, source)
+        self._small.clear()
+
+
+OTHER = "the tensors of the backward pass have other shapes than when it was recorded"
+
+
+def _is_large(place: Tensor, value: Tensor) -> bool:
+    return value.numel() > LARGE and value.dtype == place.dtype and value.is_floating_point()
