@@ -99,7 +99,7 @@ class Copy:
         if not wound.is_cuda:
             self._sent = Sent(wound.clone())
         else:
-            with torch.cuda.stream(torch.cuda.ExternalStream(self.stream, wound.device)):
+            with torch.cuda.stream(_stream(self.stream, wound.device)):
                 self._sent = Sent(wound)
         self._reel = None
 
@@ -155,3 +155,8 @@ class Row(Numbers):
             None if self._floats is None else words[:floats].view(np.float64),
             None if self._integers is None else words[floats:],
         ]
+
+
+def _stream(address: int, device: torch.device) -> torch.cuda.Stream:
+    """Return a stream by its address; that of the default stream is zero, for which torch would make a new one."""
+    return torch.cuda.ExternalStream(address, device) if address else torch.cuda.default_stream(device)
