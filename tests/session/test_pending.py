@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from cockpit import Cockpit, GradAbsMax, GradHist1d, Quantity, Run
+from cockpit import Cockpit, GradAbsMax, GradHist1d, HessTrace, Quantity, Run, TICDiag, TICTrace
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.table import Table
@@ -28,6 +28,15 @@ from session.loops import FIRST_ORDER, batch, differences, events, losses_of, ne
 
 LIGHT = ("loss", "grad_norm", "norm_test")
 """Quantities for which no vector of the model's size is kept, not even at the first step."""
+
+CURVED = [
+    TICDiag(),
+    TICTrace(),
+    HessTrace(),
+    HessTrace("diag_h", label="hessian"),
+    HessTrace("diag_ggn_mc", 1, label="one draw"),
+    HessTrace("diag_ggn_mc", 3, label="estimated"),
+]
 
 
 @pytest.fixture
@@ -224,7 +233,9 @@ def fewer_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer,
 BODIES = [plain, nan_at_two, changing, unwatched_at_two, still_at_two, flat_at_two, fewer_at_two]
 
 
-@pytest.mark.parametrize("quantities", [ECONOMY, [*FIRST_ORDER, "time"]], ids=["economy", "first order"])
+@pytest.mark.parametrize(
+    "quantities", [ECONOMY, [*FIRST_ORDER, "time"], CURVED], ids=["economy", "first order", "curved"]
+)
 @pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
 def test_records_are_the_same_whenever_they_come(
     body: Callable[..., object], quantities: list[Any], tmp_path: Path, request: pytest.FixtureRequest
@@ -237,6 +248,26 @@ def test_records_are_the_same_whenever_they_come(
         training.cockpit.close()
     assert differences(records(tmp_path / "late"), records(tmp_path / "now"), rtol=0, atol=0) == []
     assert sorted(events(tmp_path / "late")) == sorted(events(tmp_path / "now"))
+
+
+@pytest.mark.parametrize("quantity", CURVED, ids=lambda q: q.name)
+def test_curvature_of_many_steps_is_looked_at_together(
+    quantity: Quantity, tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone: list[int] = []
+    read = Recorder.read
+
+    def seen(self: Recorder, quantity: Quantity, o: Observation, *more: Any) -> None:
+        alone.append(o.step)
+        read(self, quantity, o, *more)
+
+    monkeypatch.setattr(Recorder, "read", seen)
+    training = Training(tmp_path, [quantity])
+    for _ in range(6):
+        training.step()
+    training.cockpit.close()
+    assert alone == [0]
+    assert Run(tmp_path).series(quantity.name).steps.tolist() == list(range(6))
 
 
 def test_steps_are_marked_by_what_was_known_at_their_time(

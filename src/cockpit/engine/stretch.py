@@ -24,6 +24,8 @@ def alike(a: Observed, b: Observed) -> bool:
     """Say whether the numbers of two steps lie alike."""
     if a.examples != b.examples or len(a.sent) != len(b.sent):
         return False
+    if a.methods != b.methods or a.variances.keys() != b.variances.keys():
+        return False
     if (a.scaling is None or a.scaling.rates is None) != (b.scaling is None or b.scaling.rates is None):
         return False
     for (layout, numbers, more), (other, others, too) in zip(a.sent, b.sent, strict=True):

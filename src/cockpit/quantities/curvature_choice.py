@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import nan, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from cockpit.engine.statistics import Statistic
 from cockpit.engine.table import Stacked
 from cockpit.errors import Gap
 from cockpit.quantities.quantity import Observation, Quantity, check_choice
-from cockpit.store.record import Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +26,7 @@ class CurvatureQuantity(Quantity):
 
     curvature: CurvatureName = "diag_h_auto"
     samples: int = 1
+    stretches = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,16 +47,16 @@ class CurvatureQuantity(Quantity):
         o.statistics.total_exists(folded)
         return o.statistics.stacked(folded)
 
-    def standard_error(self, o: Observation) -> float:
-        """Return the standard error of the whole trace; zero where the diagonal is exact, NaN where unknown."""
+    def standard_error(self, o: Observation) -> Any:
+        """Return the standard error of the whole trace; zero where the diagonal is exact, None where unknown."""
         if self.diagonal in o.trace_variance:
-            return sqrt(o.trace_variance[self.diagonal]) / o.examples
-        return nan if self.status(o) != "ok" else 0.0
+            return np.sqrt(o.trace_variance[self.diagonal]) / o.examples
+        return None if self.status(o) != "ok" else 0.0
 
-    def standard_errors(self, o: Observation) -> Numbers:
+    def standard_errors(self, o: Observation) -> Stacked:
         """Return the standard error of each parameter's trace."""
         names, variances = o.statistics.stacked(DiagonalVariance(self.diagonal))
-        return Numbers(names, np.sqrt(np.maximum(variances, 0)) / o.examples)
+        return names, np.sqrt(np.maximum(variances, 0)) / o.examples
 
     def status(self, o: Observation) -> str:
         """Say how the number was obtained, if not exactly."""

@@ -1,13 +1,13 @@
 """Trace of the curvature."""
 
 from dataclasses import dataclass
-from math import isnan
+
+import numpy as np
 
 from cockpit.engine.derived import Trace
 from cockpit.engine.needs import DiagonalVariance, Need
 from cockpit.quantities.curvature_choice import CurvatureQuantity
-from cockpit.quantities.quantity import Number, Observation, Reading
-from cockpit.store.record import Numbers
+from cockpit.quantities.quantity import Further, Observation, Reading, reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +24,8 @@ class HessTrace(CurvatureQuantity):
     def compute(self, o: Observation) -> Reading:
         names, traces = self.stacked(o, Trace(self.diagonal))
         each, status = traces / o.examples, self.status(o)
-        error = self.standard_error(o)
-        if isnan(error):  # a single draw does not tell its error
-            return Reading(each.sum(), Numbers(names, each), status)
-        errors: dict[str, Number] = {"": error, **(self.standard_errors(o) if status != "ok" else {})}
-        return Reading(each.sum(), Numbers(names, each), status, {"standard_error": errors})
+        total, error = each.sum(-1), self.standard_error(o)
+        if error is None:  # a single draw does not tell its error
+            return reading(total, names, each, [status])
+        found = Further(error + np.zeros_like(total), *(self.standard_errors(o) if status != "ok" else ()))
+        return reading(total, names, each, [status], standard_error=found)

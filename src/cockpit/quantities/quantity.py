@@ -104,7 +104,21 @@ class Readings(Reading):
     status: Any = "ok"
     """One for all steps, or a list."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Further numbers, [S] each."""
+    """Further numbers, [S] each, or `Further`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Further:
+    """A further number of the model, with those of parameters: of one step, or of a stretch, [S] and [S, P]."""
+
+    value: Any
+    names: tuple[str, ...] = ()
+    each: Array | None = None
+
+    def of_step(self) -> dict[str, float]:
+        """Return them by scope."""
+        each = () if self.each is None else self.each.tolist()
+        return {"": float(self.value), **dict(zip(self.names, each, strict=True))}
 
 
 def reading(
@@ -121,13 +135,14 @@ def reading(
         names: the parameters.
         each: their numbers, [P] or [S, P].
         status: of each step, or of all.
-        more: further numbers of the model.
+        more: further numbers of the model, or `Further`.
     """
     if np.ndim(value):
         numbers = None if each is None else (names, each)
         return Readings(value, numbers, list(status) * (len(value) // len(status)), more)
     parts = {} if each is None else Numbers(names, each)
-    return Reading(float(value), parts, status[0], {key: float(number) for key, number in more.items()})
+    further = {key: x.of_step() if isinstance(x, Further) else float(x) for key, x in more.items()}
+    return Reading(float(value), parts, status[0], further)
 
 
 @dataclass(frozen=True, eq=False)

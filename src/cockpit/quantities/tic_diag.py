@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from cockpit.engine.derived import Takeuchi
 from cockpit.engine.needs import CurvatureName, Need
 from cockpit.quantities.curvature_choice import CurvatureQuantity
-from cockpit.quantities.quantity import Observation, Reading
-from cockpit.store.record import Numbers
+from cockpit.quantities.quantity import Observation, Reading, reading
+
+ILL_CONDITIONED = "ill_conditioned: 1 % or more of the sum comes from curvature near or below zero"
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +29,10 @@ class TICDiag(CurvatureQuantity):
 
     def compute(self, o: Observation) -> Reading:
         names, sums = self.stacked(o, Takeuchi(self.diagonal, self.epsilon))
-        each, size = Numbers(names, sums[:, 0]), sum(o.statistics.parameters[name].numel() for name in names)
-        (total, doubtful, negative), status = sums.sum(0).tolist(), self.status(o)
-        if status == "ok" and doubtful >= 0.01 * abs(total) > 0:
-            status = "ill_conditioned: 1 % or more of the sum comes from curvature near or below zero"
-        return Reading(total, each, status, {"share_negative": negative / max(1, size)})
+        size = max(1, sum(o.statistics.parameters[name].numel() for name in names))
+        total, doubtful, negative = np.moveaxis(sums.sum(-2), -1, 0)
+        status = np.array(self.status(o))
+        if status == "ok":
+            status = np.where((doubtful >= 0.01 * abs(total)) & (total != 0), ILL_CONDITIONED, status)
+        said = np.ravel(status).tolist()
+        return reading(total, names, sums[..., 0], said, share_negative=negative / size)

@@ -6,8 +6,7 @@ from cockpit.engine.derived import Trace
 from cockpit.engine.needs import CurvatureName, Need
 from cockpit.engine.statistics import Norm2
 from cockpit.quantities.curvature_choice import CurvatureQuantity
-from cockpit.quantities.quantity import Observation, Reading
-from cockpit.store.record import Numbers
+from cockpit.quantities.quantity import Observation, Reading, reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,7 @@ class TICTrace(CurvatureQuantity):
         names, traces = self.stacked(o, Trace(self.diagonal))
         o.statistics.total_exists(Norm2())
         place = {name: k for k, name in enumerate(o.statistics.stacked(Norm2())[0])}
-        norm2 = o.statistics.stacked(Norm2())[1].mean(1)
-        total = norm2.sum() / (traces.sum() / o.examples + self.epsilon)
-        each = norm2[[place[name] for name in names]] / (traces / o.examples + self.epsilon)
-        return Reading(total, Numbers(names, each), self.status(o))
+        norm2 = o.statistics.stacked(Norm2())[1].mean(-1)
+        total = norm2.sum(-1) / (traces.sum(-1) / o.examples + self.epsilon)
+        each = norm2[..., [place[name] for name in names]] / (traces / o.examples + self.epsilon)
+        return reading(total, names, each, [self.status(o)])

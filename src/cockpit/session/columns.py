@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cockpit.quantities.quantity import Reading, Readings
+from cockpit.quantities.quantity import Further, Reading, Readings
 from cockpit.store.record import NONFINITE, Column, Columns, Histogram, Histograms, Numbers, Record
 
 COUPLED = "batch_coupled: BatchNorm in training mode couples the examples; these are row contributions"
@@ -67,8 +67,10 @@ def columns_of_steps(
             ]
     statuses: Sequence[str] | None = None if all(one == "ok" for one in said) else said
     found = [Columns(steps, name, values, statuses, reading.by_parameter, marks)]
-    for key, further in reading.more.items():
-        found.append(Columns(steps, f"{name}.{key}", further.tolist()))
+    for key, given in reading.more.items():
+        further = given if isinstance(given, Further) else Further(given)
+        parts = None if further.each is None else (further.names, further.each)
+        found.append(Columns(steps, f"{name}.{key}", further.value.tolist(), parts=parts))
     return found
 
 

@@ -10,6 +10,9 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
@@ -99,7 +102,7 @@ class Stretch:
         return self._ones[k]
 
     def part(self, start: int, stop: int) -> Observation:
-        """Return what quantities may look at in several steps at once: statistics and losses, [S, …].
+        """Return what quantities may look at in several steps at once: statistics, losses, variances, [S, …].
 
         Learning rates, which change from step to step, are not there.
         """
@@ -109,7 +112,13 @@ class Stretch:
             losses = self._settled.losses
             known = {} if losses is None else {Known.LOSSES: losses[which]}
             table, view = self._settled.part(which), OptimizerView(p.view.name, {}, p.view.plain_sgd)
-            self._parts[start, stop] = Observation(p.step, p.observed.examples, table, view, {}, known)
+            methods, steps = p.observed.methods, [step.observed for step in self._steps[which]]
+            variances: Any = {
+                need: np.array([o.variances[need] for o in steps]) for need in p.observed.variances
+            }
+            self._parts[start, stop] = Observation(
+                p.step, p.observed.examples, table, view, {}, known, {}, methods, variances
+            )
         return self._parts[start, stop]
 
 
