@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -60,7 +60,7 @@ class Kind:
         if self.learnt.operations is not None:
             kinds.count(self.learnt.operations)
         if self.learnt.agreement is not None:
-            self.learnt.agreement = replace(self.learnt.agreement, turn=self.learnt.agreement.turn + 1)
+            self.learnt.agreement = self.learnt.agreement.next()
 
 
 class CurvatureTapes:

@@ -51,6 +51,10 @@ class Agreement:
     turn: int = 0
     operations: tuple[str, ...] = ()
 
+    def next(self) -> Agreement:
+        """Return the same after another use at which nothing was compared."""
+        return Agreement(self.differ, self.confirmed, self.turn + 1, self.operations)
+
     def due(self, names: Sequence[str]) -> list[str]:
         """Return the parameters to compare now.
 
@@ -100,7 +104,7 @@ def hessian_diagonal(
                 graph = LossGraph(losses, outputs, parameters)
                 agreement = compare(made, graph, parameters, agreement, generator)
             else:
-                agreement = replace(agreement, turn=agreement.turn + 1)
+                agreement = agreement.next()
             if not agreement.differ:
                 found = ggn()
                 return replace(found, method=f"hessian={found.method}"), agreement

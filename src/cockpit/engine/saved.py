@@ -47,16 +47,14 @@ class Saved:
 
 def saved(losses: Tensor, more: Sequence[Tensor] = ()) -> Saved:
     """Read what the graph of some losses has saved; ``more`` are tensors that belong to it as well."""
-    nodes = _nodes(losses)
+    nodes, form = _nodes(losses)
     variables = [_variable(node) for node, name in nodes if name == LEAF]
-    reading = _Reading(losses.device, {v.data_ptr() for v in variables})
-    form, numbers = reading.form, {node: k for k, (node, _) in enumerate(nodes)}
-    form.extend((id(v), v.data_ptr()) for v in variables)
+    addresses = [v.data_ptr() for v in variables]
+    form += [*map(id, variables), *addresses]
+    reading = _Reading(losses.device, set(addresses), form)
     for node, name in nodes:
         raw, plain = _ATTRIBUTES.get(name) or _attributes(node, name)
-        form.append(name)
-        form.extend([(numbers[n], k) if n is not None else None for n, k in node.next_functions])
-        form.extend([getattr(node, x) for x in plain])
+        form += [getattr(node, x) for x in plain]
         for x in raw:
             found = getattr(node, x)
             for slot in found if isinstance(found, tuple | list) else (found,):
@@ -83,9 +81,8 @@ def _variable(node: Any) -> Tensor:
 class _Reading:
     """A graph on its way to be `Saved`; ``fixed`` is the memory of parameters."""
 
-    def __init__(self, device: torch.device, fixed: set[int]) -> None:
-        self.device, self.fixed = device, fixed
-        self.form: list[Any] = []
+    def __init__(self, device: torch.device, fixed: set[int], form: list[Any]) -> None:
+        self.device, self.fixed, self.form = device, fixed, form
         self.tensors: list[Tensor] = []
         self.slots: list[Any] = []
 
@@ -115,20 +112,25 @@ def _shape(t: Tensor) -> tuple[Any, ...]:
     return t.shape, t.stride(), t.dtype, t.device
 
 
-def _nodes(losses: Tensor) -> list[tuple[Node, str]]:
-    """Return the nodes of a graph and their names, in an order that depends on its form alone."""
+def _nodes(losses: Tensor) -> tuple[list[tuple[Node, str]], list[Any]]:
+    """Return the nodes of a graph and their names, in an order that depends on its form alone, and how they hang."""
     start = losses.grad_fn
     if start is None:
-        return []
-    found, seen, waiting = list[tuple[Node, str]](), {start}, [start]
+        return [], []
+    found, form, waiting = list[tuple[Node, str]](), list[Any](), [start]
+    numbers: dict[Node | None, int] = {None: -1, start: 0}
     while waiting:
         node = waiting.pop()
-        found.append((node, node.name()))
-        for behind, _ in node.next_functions:
-            if behind is not None and behind not in seen:
-                seen.add(behind)
+        name = node.name()
+        found.append((node, name))
+        form.append(name)
+        for behind, place in node.next_functions:
+            number = numbers.get(behind)
+            if number is None and behind is not None:
+                number = numbers[behind] = len(numbers)
                 waiting.append(behind)
-    return found
+            form += (number, place)
+    return found, form
 
 
 def _attributes(node: Node, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

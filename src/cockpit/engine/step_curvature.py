@@ -71,6 +71,9 @@ class Curvatures:
         self._doubted: set[Diagonal] = set()
         """Those whose variances are asked for."""
         self._given: frozenset[Need] = frozenset()
+        self._keys: dict[Any, int] = {}
+        self._key = 0
+        """The number of what is asked for, so that it need not be compared at every step."""
         self.replayed: CurvatureTape | None = None
         """What the present step was replayed from, if nobody asks for whole diagonals."""
         self._graphs: list[Tensor] = []
@@ -86,6 +89,7 @@ class Curvatures:
     def begin(self, needs: Iterable[Need], given: frozenset[Need] = frozenset()) -> None:
         """Prepare for a step's needs; those ``given`` are handed out as they are, others serve to derive from."""
         self.replayed = None
+        self._hooks.seen = False
         if needs is not self._asked:
             self._asked = needs
             ordered = sorted(needs, key=repr)
@@ -93,7 +97,13 @@ class Curvatures:
             self.eigen = [n for n in ordered if isinstance(n, TopEigenvalue)]
             self._given = given
             self._doubted = {n.diagonal for n in needs if isinstance(n, DiagonalVariance)}
+            key = (*self._diagonals, *self.eigen, frozenset(self._doubted))
+            self._key = self._keys.setdefault(key, len(self._keys))
+            self._surround()
         self.eigenvalues, self.methods, self._variances, self._graphs = {}, {}, [], []
+
+    def _surround(self) -> None:
+        """Make forward passes differentiable as often as needed, and notice whose hooks are on them."""
         self._around.close()
         if self._diagonals or self.eigen:
             self._around.enter_context(twice_differentiable_attention())
@@ -189,8 +199,7 @@ class Curvatures:
         if self.tapes is None or self._graphs or not Recorder.serves(losses.device):
             return None
         learnt = None if plan is None else self.measuring.learnt(plan)
-        doubted = frozenset(self._doubted)
-        return self.tapes.kind((plan, *self._diagonals, *self.eigen, doubted, losses.shape), learnt)
+        return self.tapes.kind((plan, self._key, losses.shape), learnt)
 
     def _replayed(self, kind: Kind, losses: Tensor, table: Table) -> bool:
         """Measure a micro-batch by a recording, if there is one and nothing is to be examined."""
