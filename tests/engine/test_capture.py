@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cockpit.engine.capture import Capture, Use
+from cockpit.engine.capture import Capture
 from cockpit.engine.layers.formula import FORMULAS, Formula
+from cockpit.engine.use import Use
 from layer_check import filled, normal
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -9,10 +9,10 @@ import pytest
 
 from cockpit import Run
 from cockpit.engine import tapes as tapes_module
-from cockpit.engine.capture import Use
 from cockpit.engine.replay import Replay
 from cockpit.engine.tape import Tape
 from cockpit.engine.tapes import REPEATS
+from cockpit.engine.use import Use
 from cockpit.presets import ECONOMY
 from engine.replayed import (
     FIRST_ORDER,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit.engine.bunch import Bunch
-from cockpit.engine.capture import Capture, Use
+from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan, Way, confirmed, parts_of
 from cockpit.engine.factored import Factored, Vectors
 from cockpit.engine.fallback import rows
@@ -25,6 +25,7 @@ from cockpit.engine.reduction import Directions, reductions
 from cockpit.engine.spread import Spread
 from cockpit.engine.statistics import Direction, Projection, Statistic, Total
 from cockpit.engine.table import Table
+from cockpit.engine.use import Use
 from cockpit.engine.weights import Weights
 
 HOLD = 2**29

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from cockpit.engine import kernels
-from cockpit.engine.capture import Use
 from cockpit.engine.coverage import parts_of
 from cockpit.engine.gradients import BLOCK, ExampleGradients
 from cockpit.engine.layers.conv import convolution
@@ -24,6 +23,7 @@ from cockpit.engine.layers.linear import linear
 from cockpit.engine.parts import Dense, Lazy, Outer, Part, Rows, wide
 from cockpit.engine.reduction import reductions
 from cockpit.engine.statistics import SquareSum
+from cockpit.engine.use import Use
 
 CACHED = 2**19
 """How many gradient elements a CPU forms at once (2 MiB in float32): what stays in its cache is squared there."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.autograd.graph import Node
 
-from cockpit.engine.capture import Use
+from cockpit.engine.use import Use
 
 MATRICES = {
     "MmBackward0": (0, -2),

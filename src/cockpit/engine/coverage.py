@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cockpit.engine.capture import Use
 from cockpit.engine.layers.formula import Layout, formula_for
 from cockpit.engine.parts import Part
 from cockpit.engine.spread import Path
+from cockpit.engine.use import Use
 
 
 class Way(Enum):

@@ -21,7 +21,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from cockpit.engine.capture import Capture, Use
+from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import TOLERANCE, Coverage, Plan, Way, parts_of
 from cockpit.engine.fallback import rows
 from cockpit.engine.gradients import ExampleGradients
@@ -29,6 +29,7 @@ from cockpit.engine.graph import hides_layers
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.parts import Dense, Part, wide
 from cockpit.engine.spread import spreads
+from cockpit.engine.use import Use
 
 NOTHING = {torch.float64: 1e-10, torch.float32: 1e-5}
 """Share of the whole gradient's norm below which a parameter's gradient is rounding; half precisions 1e-2."""

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.batch import Batch
-from cockpit.engine.capture import Use
 from cockpit.engine.observed import Observed
 from cockpit.engine.parts import wide
 from cockpit.engine.recording import Grads
 from cockpit.engine.statistics import Total
 from cockpit.engine.table import Table
 from cockpit.engine.tape import Asked
+from cockpit.engine.use import Use
 
 
 class Loose:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.bunch import LARGEST
-from cockpit.engine.capture import Use
 from cockpit.engine.coverage import Plan, Way
+from cockpit.engine.use import Use
 
 ALIGNED = 512
 """Bytes to which places are aligned, like those of the allocator."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cockpit.engine.capture import Use
 from cockpit.engine.copying import Copies
 from cockpit.engine.loose import Loose
 from cockpit.engine.recording import Grads, live
 from cockpit.engine.statistics import Statistic
 from cockpit.engine.tape import Tape
+from cockpit.engine.use import Use
 
 
 class Replay:

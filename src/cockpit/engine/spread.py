@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from cockpit.engine.capture import Use
 from cockpit.engine.graph import edge
 from cockpit.engine.layers.formula import Call, Layout
 from cockpit.engine.parts import Dense, Part
+from cockpit.engine.use import Use
 
 SPREADING = ("AddBackward0", "ExpandBackward0")
 """Operations whose result has an example axis where an operand has none."""

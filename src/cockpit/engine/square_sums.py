@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from cockpit.engine.capture import Use, calls_at
 from cockpit.engine.column_sums import Columns, column_sum, square_together
 from cockpit.engine.column_work import steps
 from cockpit.engine.coverage import Plan, Way
@@ -26,6 +25,7 @@ from cockpit.engine.layers.formula import Layout
 from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.parts import wide
 from cockpit.engine.subject import Subject
+from cockpit.engine.use import Use, calls_at
 from cockpit.errors import Gap
 
 SHAPES = 64

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from cockpit.engine.capture import Capture, Use
+from cockpit.engine.capture import Capture
 from cockpit.engine.saved import Saved, saved, stand_in
+from cockpit.engine.use import Use
 
 
 @dataclass(frozen=True, eq=False)

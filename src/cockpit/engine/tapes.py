@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.batch import Batch, too_large
-from cockpit.engine.capture import Capture, Use
+from cockpit.engine.capture import Capture
 from cockpit.engine.curvature_tape import CurvatureTape
 from cockpit.engine.derived import Derived
 from cockpit.engine.factored import Vectors
@@ -28,6 +28,7 @@ from cockpit.engine.step import Step
 from cockpit.engine.table import Table
 from cockpit.engine.tape import Asked, Tape, numbers_of
 from cockpit.engine.transfer import Packed
+from cockpit.engine.use import Use
 
 MOST = 8
 """How many kinds of step are recorded (the last batch of an epoch, several schedules); further ones are not."""

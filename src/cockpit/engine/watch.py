@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from cockpit.engine.batch import HOLD, Batch
-from cockpit.engine.capture import Capture, Use
+from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan, Way
 from cockpit.engine.factored import Vectors
 from cockpit.engine.motion import Motion
@@ -29,6 +29,7 @@ from cockpit.engine.step import Step
 from cockpit.engine.table import Table
 from cockpit.engine.tape import Asked, Tape
 from cockpit.engine.tapes import Tapes
+from cockpit.engine.use import Use
 from cockpit.engine.weights import Weights
 
 SMALL = 2**26
