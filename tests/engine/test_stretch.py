@@ -18,6 +18,7 @@ from cockpit.engine.scaling import Scaling
 from cockpit.engine.statistics import Norm2, Statistic, Total
 from cockpit.engine.stretch import Settled, alike
 from cockpit.engine.table import Table
+from cockpit.engine.transfer import Transfer, packed
 from layer_check import normal
 
 PARAMETERS = {"a": normal(2, 3), "b": normal(4, seed=1)}
@@ -66,6 +67,29 @@ def test_numbers_are_those_of_the_single_steps(scaling: Callable[[int], Scaling]
             assert together.table.stacked(statistic)[1].dtype == values.dtype
         assert found.notes == alone.notes == []
     assert together.table.has(UPDATE) == (scaling is not None)
+
+
+def in_two_pieces(seed: int) -> Observed:
+    """A step of which the numbers of one parameter came with others, before them in order."""
+    found = Observed(5, Table(PARAMETERS), {})
+    found.add([(Norm2(), ("b",))], Transfer(packed([normal(5, seed=seed)])))
+    found.add(
+        [(Norm2(), ("a",)), (MEAN, ("a",))], Transfer(packed([normal(5, seed=k) for k in (7, 8)])), True
+    )
+    return found
+
+
+def test_numbers_of_further_parameters_come_in_their_order() -> None:
+    assert alike(in_two_pieces(0), in_two_pieces(1))
+    together = Settled([in_two_pieces(seed) for seed in range(3)])
+    for k in range(3):
+        alone = in_two_pieces(k)
+        alone.settle()
+        for statistic in (Norm2(), MEAN):
+            names, values = alone.table.stacked(statistic)
+            assert together.table.stacked(statistic)[0] == names
+            assert np.array_equal(together.table.stacked(statistic)[1][k], values)
+    assert together.table.stacked(Norm2())[0] == ("a", "b")
 
 
 def test_a_part_has_the_numbers_of_its_steps() -> None:

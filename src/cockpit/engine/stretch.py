@@ -7,6 +7,7 @@ some steps are put on top of each other, [S, P, …], and looked at with as many
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ def alike(a: Observed, b: Observed) -> bool:
     if (a.scaling is None or a.scaling.rates is None) != (b.scaling is None or b.scaling.rates is None):
         return False
     for (layout, numbers, more), (other, others, too) in zip(a.sent, b.sent, strict=True):
-        if more or too or layout != other or numbers.shapes != others.shapes:
+        if more != too or layout != other or numbers.shapes != others.shapes:
             return False
     return a.table.frame() == b.table.frame()
 
@@ -48,8 +49,9 @@ class Settled:
             layout, shapes = sent[0][0], sent[0][1].shapes
             vectors = _together([numbers for _, numbers, _ in sent])
             arrays = taken_apart(vectors, shapes, [len(names) for _, names in layout])
+            settle = partial(self.table.settle_more, axis=1) if sent[0][2] else self.table.settle
             for (statistic, names), values in zip(layout, arrays, strict=False):
-                self.table.settle(statistic, names, values)
+                settle(statistic, names, values)
             if len(arrays) > len(layout):
                 self.losses = torch.from_numpy(arrays[-1])
         scalings = [step.scaling for step in steps if step.scaling is not None]

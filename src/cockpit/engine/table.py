@@ -188,14 +188,14 @@ class Table:
         self._stacked[statistic] = (names, values)
 
     def settle_more(
-        self, statistic: Statistic, names: tuple[str, ...], values: npt.NDArray[np.float64]
+        self, statistic: Statistic, names: tuple[str, ...], values: npt.NDArray[np.float64], axis: int = 0
     ) -> None:
-        """Take numbers of further parameters; all are then in the order of the parameters."""
-        known, others = self._stacked.get(statistic, ((), values[:0]))
+        """Take numbers of further parameters, which lie along an axis; all are then in the order of the parameters."""
+        known, others = self._stacked.get(statistic, ((), None))
         place = {name: k for k, name in enumerate((*known, *names))}
         order = tuple([name for name in self.parameters if name in place])
-        joined = np.concatenate([others, values])
-        self._stacked[statistic] = (order, joined[[place[name] for name in order]])
+        joined = values if others is None else np.concatenate([others, values], axis)
+        self._stacked[statistic] = (order, np.take(joined, [place[name] for name in order], axis))
 
     @property
     def gaps(self) -> dict[str, str]:
