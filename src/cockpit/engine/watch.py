@@ -15,7 +15,6 @@ from torch.utils.hooks import RemovableHandle
 from cockpit.engine.batch import HOLD, Batch
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan, Way
-from cockpit.engine.factored import Vectors
 from cockpit.engine.motion import Motion
 from cockpit.engine.needs import Known
 from cockpit.engine.precision import without_autocast
@@ -81,32 +80,36 @@ class Watch:
         self, step: Step, asked: Requests, plan: Plan, losses: Tensor | None, examples: int, alone: bool
     ) -> None:
         """Prepare for a pass; ``alone``: neither another micro-batch nor another process is expected."""
-        last = self.motion.recalled()
-        if alone and self._simple(step, asked, last):
-            weight = (self._share if step.losses and not step.own and self._share else 1) / examples
-            uses = self.capture.uses()
-            shapes = tuple([(use.name, *[x.shape for x in use.inputs]) for use in uses])
-            self._kind = (id(plan), asked.needs, shapes, bool(step.losses), step.own, weight, step.plain)
-            step.replay = self.tapes.begin(self._kind, last, partial(self._loose, step, losses))
-            if step.replay is not None:
-                self._asked = step.replay.tape.asked
-                step.last_factors = {name: factor for name, (_, factor) in last.items()}
-                step.table.begin(examples, self._asked.used, {})
-                return
-            of_step = Asked(asked.statistics, step.parameters, plan, examples, step.own, weight, step.plain)
-            numbers, self._asked = {id(use): k for use, k in self.capture.numbered()}, of_step
-            step.recording = self.tapes.begin_recording(
-                self._kind, of_step, uses, numbers, self.memory, self._fixed
-            )
-        self._reduce(step, asked, plan, losses, examples, alone)
+        if not (alone and self._simple(step, asked) and self._replays(step, asked, plan, losses, examples)):
+            self._reduce(step, asked, plan, losses, examples, alone)
 
-    def _simple(self, step: Step, asked: Requests, last: Vectors) -> bool:
+    def _replays(self, step: Step, asked: Requests, plan: Plan, losses: Tensor | None, examples: int) -> bool:
+        """Prepare to replay a pass, or at least to record it; return whether it is replayed."""
+        last = self.motion.recalled()
+        if asked.recalls and not last:
+            return False
+        weight = (self._share if step.losses and not step.own and self._share else 1) / examples
+        uses = self.capture.uses()
+        shapes = tuple([(use.name, *[x.shape for x in use.inputs]) for use in uses])
+        self._kind = (id(plan), asked.needs, shapes, bool(step.losses), step.own, weight, step.plain)
+        step.replay = self.tapes.begin(self._kind, last, partial(self._loose, step, losses))
+        if step.replay is not None:
+            self._asked = step.replay.tape.asked
+            step.last_factors = {name: factor for name, (_, factor) in last.items()}
+            step.table.begin(examples, self._asked.used, {})
+            return True
+        of_step = Asked(asked.statistics, step.parameters, plan, examples, step.own, weight, step.plain)
+        numbers, self._asked = {id(use): k for use, k in self.capture.numbered()}, of_step
+        step.recording = self.tapes.begin_recording(
+            self._kind, of_step, uses, numbers, self.memory, self._fixed
+        )
+        return False
+
+    def _simple(self, step: Step, asked: Requests) -> bool:
         """Say whether the step may be replayed: weights all the same, gradients new, nothing asked for but numbers."""
         if step.losses and not step.own and self._share is None:
             return False
         if step.entered > 1 or step.accumulated.anything or not Recorder.serves(self._device):
-            return False
-        if asked.recalls and not last:
             return False
         return not asked.vectors and not asked.keeps
 
