@@ -58,7 +58,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATTERN",
         help="cockpit, cockpit/economy, */full … (all)",
     )
-    add("--quick", action="store_true", help=f"some minutes: {', '.join(QUICK)}; fewer rounds")
+    add(
+        "--quick",
+        action="store_true",
+        help=f"ten minutes or so: {', '.join(QUICK)}; fewer rounds and intervals",
+    )
     add("--device", default=gpu, help=f"cpu or cuda (default here: {gpu})")
     add("--out", type=Path, metavar="FILE", help="results (default: benchmarks/results/<device>.json)")
     add(
@@ -72,13 +76,12 @@ def _parser() -> argparse.ArgumentParser:
         "--intervals",
         nargs="*",
         type=int,
-        default=[4, 16, 64, 256],
         metavar="N",
-        help="beside 1 (4 16 64 256)",
+        help="beside 1 (4 16 64 256, quick: 16)",
     )
     add("--longest", type=float, default=2.0, metavar="S", help="intervals of more seconds are composed (2)")
     add("--rounds", type=int, metavar="N", help="rounds at most (7, quick: 3)")
-    add("--budget", type=float, metavar="S", help="seconds a problem, then no new round (120, quick: 30)")
+    add("--budget", type=float, metavar="S", help="seconds a problem, then no new round (120, quick: 8)")
     add("--patience", type=float, default=60.0, metavar="S", help="leave out what is slower in one step (60)")
     add("--batch", type=int, default=0, metavar="N", help="batch size other than the definition's")
     add("--image", type=int, default=0, metavar="N", help="pixels a side, for residual networks")
@@ -91,8 +94,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan(options: argparse.Namespace) -> Plan:
     rounds = options.rounds or (3 if options.quick else 7)
-    budget = options.budget or (30.0 if options.quick else 120.0)
-    intervals = tuple(k for k in options.intervals if k > 1)
+    budget = options.budget or (8.0 if options.quick else 120.0)
+    usual = (16,) if options.quick else (4, 16, 64, 256)
+    intervals = tuple(k for k in (usual if options.intervals is None else options.intervals) if k > 1)
     return Plan(
         problems=options.problems or (QUICK if options.quick else tuple(PROBLEMS)),
         contestants=options.contestants,
