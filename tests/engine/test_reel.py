@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -36,8 +38,7 @@ def replayed(source: Tensor, reel: Reel, values: range) -> list[Row]:
     rows = []
     for value in values:
         source.fill_(value)
-        reel.replay()
-        rows.append(reel.newest)
+        rows.append(reel.replay())
     return rows
 
 
@@ -119,6 +120,29 @@ def test_numbers_without_room_for_others_are_sent_at_once(
     rows = replayed(source, reel, range(3))
     assert len(copies) == 3
     check(rows, range(3))
+
+
+@DEVICES
+def test_rows_that_nobody_waits_for_are_in_nobodys_way(device: str, copies: list[Sent]) -> None:
+    source, reel = reel_of(device)
+    replayed(source, reel, range(10))
+    kept = replayed(source, reel, range(10, 14))
+    replayed(source, reel, range(14, 20))
+    check(kept, range(10, 14))
+    assert len(copies) == 1
+
+
+def test_a_reel_dies_with_the_last_who_knows_it() -> None:
+    source, reel = reel_of("cpu")
+    rows, known = replayed(source, reel, range(3)), weakref.ref(reel)
+    gc.disable()
+    try:
+        del reel
+        assert known() is not None, "rows are still on it"
+        check(rows, range(3))
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 @DEVICES

@@ -21,7 +21,7 @@ from cockpit.engine.derivatives import by_hand
 from cockpit.engine.diagonals import Entry
 from cockpit.engine.needs import Diagonal
 from cockpit.engine.recorder import Recorder
-from cockpit.engine.reel import Layout, Reel
+from cockpit.engine.reel import Layout, Reel, Row
 from cockpit.engine.saved import Places, Saved
 from cockpit.engine.subject import Subject
 from cockpit.engine.transfer import Packed
@@ -87,7 +87,7 @@ class CurvatureTape:
             generator.manual_seed(seed)
         self._replay()
 
-    def derived(self, owner: object, work: Callable[[], tuple[Layout, Packed]]) -> Reel | None:
+    def derived(self, owner: object, work: Callable[[], tuple[Layout, Packed]]) -> tuple[Layout, Row] | None:
         """Return the numbers that follow from the diagonals and from what ``owner`` replays.
 
         None: they cannot be recorded.
@@ -98,9 +98,7 @@ class CurvatureTape:
             except Exception:
                 self._derived[owner] = None
         reel = self._derived[owner]
-        if reel is not None:
-            reel.replay()
-        return reel
+        return None if reel is None else (reel.layout, reel.replay())
 
     def product(self, vector: Tensor) -> Tensor:
         """Return the product of the Hessian with a flat vector."""

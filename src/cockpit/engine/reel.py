@@ -8,6 +8,7 @@ are new as there is room for, or somebody asks, all of them are copied together.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -46,7 +47,8 @@ class Reel:
         """All rows side by side, the newest last."""
         self._replay, (self.layout, self._pack) = recorder.record(partial(self._recorded, work))
         self._lock = threading.Lock()  # the writing thread asks for rows, too, when the training pauses
-        self._copy = Copy(self)
+        self._open: Callable[[], Copy | None] = _nobody
+        """The copy to which the next row belongs, as long as somebody waits for one of its rows."""
 
     def _recorded(self, work: Callable[[], tuple[Layout, Packed]]) -> tuple[Layout, Packed]:
         layout, pack = work()
@@ -59,25 +61,28 @@ class Reel:
             torch._foreach_copy_([self.wound], [torch.cat([self.wound[len(row) :], row])])
         return layout, pack
 
-    def replay(self) -> None:
-        """Do the work again."""
+    def replay(self) -> Row:
+        """Do the work again; return its numbers."""
         with self._lock:
             self._replay()
-            self._copy.count += 1
+            if (copy := self._open()) is None:
+                copy = Copy(self)
+                self._open = weakref.ref(copy)
+            copy.count += 1
             if self.wound.is_cuda:
-                self._copy.stream = torch._C._cuda_getCurrentRawStream(self.wound.device.index)
-            self.newest = Row(self._pack, self._copy)
-            if self._copy.count == self.rows:
-                self._send()
+                copy.stream = torch._C._cuda_getCurrentRawStream(self.wound.device.index)
+            if copy.count == self.rows:
+                self._send(copy)
+            return Row(self._pack, copy)
 
     def send(self, copy: Copy) -> None:
         """Begin to copy, unless that has begun."""
         with self._lock:
-            if copy is self._copy:
-                self._send()
+            if copy is self._open():
+                self._send(copy)
 
-    def _send(self) -> None:
-        copy, self._copy = self._copy, Copy(self)
+    def _send(self, copy: Copy) -> None:
+        self._open = _nobody
         copy.begin(self.wound)
 
 
@@ -155,6 +160,10 @@ class Row(Numbers):
             None if self._floats is None else words[:floats].view(np.float64),
             None if self._integers is None else words[floats:],
         ]
+
+
+def _nobody() -> None:
+    """Stand for a reference to nothing."""
 
 
 def _stream(address: int, device: torch.device) -> torch.cuda.Stream:

@@ -7,6 +7,7 @@ from torch import Tensor
 from cockpit.engine.copying import Copies
 from cockpit.engine.loose import Loose
 from cockpit.engine.recording import Grads, live
+from cockpit.engine.reel import Row
 from cockpit.engine.statistics import Statistic
 from cockpit.engine.tape import Tape
 from cockpit.engine.use import Use
@@ -28,6 +29,8 @@ class Replay:
         """Of the open segment, where places are shared."""
         self._taken = 0
         """How many of its calls have come."""
+        self.row: Row
+        """The numbers known when the pass is over."""
 
     def receive(self, use: Use, grads: Grads) -> None:
         """Take a call's output gradients; what fails is kept in `failure`."""
@@ -96,7 +99,7 @@ class Replay:
         self.tape.copier.copy([*given, *([] if self.tape.cut else self._whole())])
         if self.loose is not None:
             self.loose.end(self.tape.last)
-        self.tape.end.replay()
+        self.row = self.tape.end.replay()
 
     def by_parameter(self, statistic: Statistic) -> dict[str, Tensor]:
         """Return a statistic as large as the parameters."""

@@ -260,8 +260,7 @@ class Tape:
         if self.after is None:
             return None
         if self.in_place:
-            self.after.replay()
-            return self.after.layout, self.after.newest
+            return self.after.layout, self.after.replay()
         for segment in self.segments:  # each run wrote into their places
             for use, _ in segment.calls:
                 use.renew()

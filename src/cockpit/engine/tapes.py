@@ -156,7 +156,7 @@ class Tapes:
         tape, table = replay.tape, step.table
         asked = tape.asked
         observed = Observed(asked.examples, table, {} if tape.losses is None else {Known.LOSSES: None})
-        observed.add(tape.end.layout, tape.end.newest)
+        observed.add(tape.end.layout, replay.row)
         numbers = tape.finish()
         if numbers is not None:
             observed.add(*numbers)
@@ -171,7 +171,7 @@ class Tapes:
         if derived is None and asked.eager:
             _derive(table, replay)
         elif derived is not None:
-            observed.add(derived.layout, derived.newest)
+            observed.add(*derived)
         return observed
 
     def last_update(self, step: Step, rates: Mapping[str, float] | None) -> dict[str, tuple[Tensor, float]]:
