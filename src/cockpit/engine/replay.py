@@ -65,8 +65,7 @@ class Replay:
 
     def _take(self, use: Use, grads: Grads) -> None:
         """Copy what is large at once, so that nothing large is kept alive until the segment is complete."""
-        segment = self.tape.segments[self._evaluated]
-        self._copies.add(live([segment.calls[self._taken]]), live([(use, grads)]))
+        self._copies.add(self.tape.calls[self._evaluated][self._taken], live([(use, grads)]))
         self._taken += 1
 
     def _evaluate(self) -> None:

@@ -161,6 +161,8 @@ class Tape:
         whole = [] if self.cut else [*live(first.calls), *first.names.values()]
         self.copier = Copier([*([] if self.losses is None else [self.losses]), *whole])
         """To the places of losses, and of the only segment where there is one."""
+        self.calls = [[live([call]) for call in s.calls] for s in self.segments if self.cut]
+        """The places of each call, where segments share them."""
         parameters = {n: p for n, p in asked.parameters.items() if n not in self.loose}
         self.table = Table(parameters)
         self._batch = Batch(
