@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--quick",
         action="store_true",
-        help=f"a quarter of an hour: {', '.join(QUICK)}; fewer rounds and intervals",
+        help=f"twenty minutes: {', '.join(QUICK)}; fewer rounds and intervals",
     )
     add("--device", default=gpu, help=f"cpu or cuda (default here: {gpu})")
     add("--out", type=Path, metavar="FILE", help="results (default: benchmarks/results/<device>.json)")
