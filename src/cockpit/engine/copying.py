@@ -10,6 +10,8 @@ from torch import Tensor
 LARGE = 2**20
 """Numbers in a tensor that is copied by itself: times one, which runs at twice the bandwidth of a GPU's copies."""
 
+OTHER = "the tensors of the backward pass have other shapes than when it was recorded"
+
 Kinds = tuple[torch.dtype, ...]
 
 
@@ -68,9 +70,6 @@ class Copies:
         for to, source in self._small.values():
             torch._foreach_copy_(to, source)
         self._small.clear()
-
-
-OTHER = "the tensors of the backward pass have other shapes than when it was recorded"
 
 
 def _is_large(place: Tensor, value: Tensor) -> bool:

@@ -16,7 +16,7 @@ from cockpit.engine.reel import Layout
 from cockpit.engine.requests import GRADIENTS
 from cockpit.engine.scaling import Scaling
 from cockpit.engine.table import Table
-from cockpit.engine.transfer import Numbers, Transfer, packed
+from cockpit.engine.transfer import Arriving, Transfer, packed
 
 
 @dataclass(eq=False)
@@ -33,7 +33,7 @@ class Observed:
     """(kind, text) of things worth an event."""
     scaling: Scaling | None = None
     """What follows from the numbers by factors known on the host."""
-    sent: list[tuple[Layout, Numbers, bool]] = field(default_factory=list)
+    sent: list[tuple[Layout, Arriving, bool]] = field(default_factory=list)
     """Numbers under way, as `add` was told of them."""
 
     def send(self) -> None:
@@ -49,7 +49,7 @@ class Observed:
             layout = [(statistic, names) for statistic, names, _ in numbers]
             self.add(layout, Transfer(packed(tensors)), more)
 
-    def add(self, layout: Layout, numbers: Numbers, more: bool = False) -> None:
+    def add(self, layout: Layout, numbers: Arriving, more: bool = False) -> None:
         """Expect numbers: statistics in this order, and what is left are the losses.
 
         ``more``: of further parameters than those that came before.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.statistics import Statistic
-from cockpit.engine.transfer import Array, Numbers, Packed, Sent
+from cockpit.engine.transfer import Array, Arriving, Packed, Sent
 
 LONGEST = 16
 """Rows of a reel at most."""
@@ -130,7 +130,7 @@ class Copy:
         return found
 
 
-class Row(Numbers):
+class Row(Arriving):
     """The numbers of one replay."""
 
     def __init__(self, pack: Packed, copy: Copy) -> None:

@@ -18,7 +18,7 @@ from cockpit.engine.observed import Observed
 from cockpit.engine.requests import GRADIENTS
 from cockpit.engine.scaling import scale
 from cockpit.engine.table import Table
-from cockpit.engine.transfer import Array, Numbers, taken_apart
+from cockpit.engine.transfer import Array, Arriving, taken_apart
 
 
 def alike(a: Observed, b: Observed) -> bool:
@@ -87,7 +87,7 @@ class Settled:
         return not self.table.has(GRADIENTS) or bool(np.isfinite(self.table.stacked(GRADIENTS)[1]).all())
 
 
-def _together(steps: Sequence[Numbers]) -> list[Array | None]:
+def _together(steps: Sequence[Arriving]) -> list[Array | None]:
     """Return the vectors of some steps on top of each other, [S, numbers]."""
     found = zip(*(numbers.arrays() for numbers in steps), strict=True)
     return [None if vectors[0] is None else np.stack(vectors) for vectors in found]

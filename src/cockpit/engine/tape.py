@@ -33,7 +33,7 @@ from cockpit.engine.reel import Layout, Reel
 from cockpit.engine.requests import GRADIENTS, LAST, UPDATE, UPDATES
 from cockpit.engine.statistics import Quantiles, Statistic, Total
 from cockpit.engine.table import Table
-from cockpit.engine.transfer import Numbers, Packed, Transfer, packed
+from cockpit.engine.transfer import Arriving, Packed, Transfer, packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +257,7 @@ class Tape:
         """Whether the parameters lie where they lay when they were recorded."""
         return self.addresses == [p.data_ptr() for p in self.asked.parameters.values()]
 
-    def finish(self) -> tuple[Layout, Numbers] | None:
+    def finish(self) -> tuple[Layout, Arriving] | None:
         """Evaluate what needs the step taken."""
         if self.after is None:
             return None

@@ -78,9 +78,9 @@ class Sent:
         if len(_SLOTS) > MOST_SIZES:
             _SLOTS.clear()
         self._free = _SLOTS.setdefault((flat.device, flat.dtype, flat.numel()), [])
-        if self._free:
+        try:  # (not "if there is one": another thread may take it)
             self._slot = self._free.pop()
-        else:
+        except IndexError:
             self._slot = torch.empty_like(flat, device="cpu", pin_memory=True), torch.cuda.Event()
         self._here, event = self._slot
         self._here.copy_(flat, non_blocking=True)
@@ -106,7 +106,7 @@ class Sent:
         return self._here
 
 
-class Numbers(ABC):
+class Arriving(ABC):
     """Packed numbers on their way."""
 
     shapes: tuple[tuple[torch.Size, bool], ...]
@@ -135,7 +135,7 @@ class Numbers(ABC):
         return taken_apart(self.arrays(), self.shapes, sizes)
 
 
-class Transfer(Numbers):
+class Transfer(Arriving):
     """Numbers that were sent at once."""
 
     def __init__(self, pack: Packed) -> None:
