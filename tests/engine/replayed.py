@@ -1,4 +1,4 @@
-"""Trainings watched by replays, on a GPU or with a stand-in for graphs on a CPU, and in the ordinary ways."""
+"""Trainings watched by replays, of graphs on a GPU and of scripts on a CPU, and in the ordinary ways."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cockpit import Cockpit, Histogram, attach
-from cockpit.engine import lengths, native
-from cockpit.engine import tapes as tapes_module
-from cockpit.engine.recorder import Recorder
 from cockpit.engine.replay import Replay
 from cockpit.engine.tape import Tape
 from cockpit.presets import ECONOMY
-from engine.recorded import NotedRecorder, noted
 from session.loops import Records, differences, records
 
 CUDA = pytest.param(
@@ -34,21 +30,8 @@ FIRST_ORDER = [*ECONOMY, "grad_hist2d", "mean_gsnr", "cabs", "early_stopping"]
 
 @pytest.fixture(params=["cpu", CUDA], autouse=True)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where to train; on a CPU operations are noted and repeated as a graph would do."""
+    """Where to train."""
     monkeypatch.setattr(sys.modules[__name__], "DEVICE", request.param)
-    if request.param == "cpu":
-        monkeypatch.setattr(Recorder, "serves", NotedRecorder.serves)
-        monkeypatch.setattr(tapes_module, "Recorder", NotedRecorder)
-        read = [
-            (native, "count"),
-            (native, "count_outer"),
-            (native, "places"),
-            (native, "lengths"),
-            (native, "takeuchi"),
-            (lengths, "_on_cpu"),
-        ]
-        for module, name in read:
-            monkeypatch.setattr(module, name, noted(getattr(module, name)))
     return str(request.param)
 
 

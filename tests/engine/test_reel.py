@@ -6,7 +6,6 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from cockpit.engine.recorder import Recorder
 from cockpit.engine.reel import Reel, Row
 from cockpit.engine.statistics import Norm2
 from cockpit.engine.transfer import Sent, packed
-from engine.recorded import NotedRecorder
 from engine.replayed import CUDA
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -27,7 +25,7 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
 def reel_of(device: str, *makers: Callable[[Tensor], Tensor]) -> tuple[Tensor, Reel]:
     """Return a number that recordings read, and a reel of what is made of it."""
     source = torch.zeros(3, dtype=torch.float64, device=device)
-    recorder: Any = Recorder(torch.device(device)) if device == "cuda" else NotedRecorder(source.device)
+    recorder = Recorder.of(torch.device(device))
     found = makers or (lambda x: x * 2, lambda x: x.long() + 2**53)
     for maker in found:
         maker(source)  # what is slow the first time must not be captured

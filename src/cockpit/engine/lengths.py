@@ -15,6 +15,7 @@ from torch import Tensor
 from cockpit.engine import native
 from cockpit.engine.parts import wide
 from cockpit.engine.precision import wide_dtype
+from cockpit.engine.script import noted
 from cockpit.engine.sums import ROW
 
 GROUP = 2**24
@@ -54,6 +55,11 @@ def _on_cpu(vectors: Sequence[Tensor], origins: Sequence[Tensor] | None) -> list
     )  # calls of C take longer than of torch
     if not tiny and (found := native.lengths(vectors, origins or ())) is not None:
         return found
+    return _by_torch(vectors, origins)
+
+
+@noted
+def _by_torch(vectors: Sequence[Tensor], origins: Sequence[Tensor] | None) -> list[Tensor]:
     if origins is None:
         return _squares(list(vectors))
     return [_squared_distance(x, y) for x, y in zip(vectors, origins, strict=True)]

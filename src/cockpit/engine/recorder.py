@@ -1,21 +1,80 @@
-"""Recorder: device work that is recorded once and then repeated as one launch (a CUDA graph)."""
+"""Recorder: work that is recorded once and then repeated: as one launch (a CUDA graph), on a CPU as a script."""
 
 from __future__ import annotations
 
 import gc
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 import torch
 
+from cockpit.engine.script import Script
+
 T = TypeVar("T")
 
 
-class Recorder:
-    """Records work on one device; all recordings share their memory, so they must be repeated in turn.
+class Recorder(ABC):
+    """Records work on one device; all recordings share their memory, so they must be repeated in turn."""
 
-    (`torch.cuda.graph` would empty the allocator's cache before each of them.)
+    device: torch.device
+
+    @staticmethod
+    def serves(device: torch.device) -> bool:
+        """Say whether work on such a device can be recorded."""
+        return device.type in ("cuda", "cpu")
+
+    @staticmethod
+    def of(device: torch.device) -> Recorder:
+        """Return what records on a device."""
+        return GraphRecorder(device) if device.type == "cuda" else ScriptRecorder(device)
+
+    @abstractmethod
+    def another(self) -> Recorder:
+        """Return a recorder with memory of its own: whatever is repeated leaves its results alone."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make ready for some recordings."""
+
+    @abstractmethod
+    def record(
+        self, work: Callable[[], T], generators: Sequence[torch.Generator] = ()
+    ) -> tuple[Callable[[], None], T]:
+        """Return what repeats the work, and its result, whose tensors each repetition overwrites.
+
+        The work must not wait for the device, and counts as not done now. Its random numbers are drawn from
+        ``generators``, by each repetition from the state in which they are then.
+        """
+
+
+class ScriptRecorder(Recorder):
+    """Records on a CPU; whoever asks a tensor for its value meanwhile fails."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def another(self) -> ScriptRecorder:
+        """Return itself: scripts share nothing."""
+        return self
+
+    def prepare(self) -> None:
+        """Do nothing."""
+
+    def record(
+        self, work: Callable[[], T], generators: Sequence[torch.Generator] = ()
+    ) -> tuple[Callable[[], None], T]:
+        """Write a script."""
+        with torch.no_grad(), Script() as script:
+            found = work()
+        return script.repeat, found
+
+
+class GraphRecorder(Recorder):
+    """Records on a GPU.
+
+    (`torch.cuda.graph` would empty the allocator's cache before each recording.)
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:
@@ -23,27 +82,18 @@ class Recorder:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = stream or torch.cuda.Stream(device)
 
-    def another(self) -> Recorder:
-        """Return a recorder with memory of its own: whatever is repeated leaves its results alone."""
-        return Recorder(self.device, self._stream)  # (each stream has workspaces of its own)
-
-    @staticmethod
-    def serves(device: torch.device) -> bool:
-        """Say whether work on such a device can be recorded."""
-        return device.type == "cuda"
+    def another(self) -> GraphRecorder:
+        """Return a recorder with memory of its own."""
+        return GraphRecorder(self.device, self._stream)  # (each stream has workspaces of its own)
 
     def prepare(self) -> None:
-        """Make ready for some recordings: to free tensors of others while recording is an error."""
+        """Collect garbage: to free tensors of other recordings while recording is an error."""
         gc.collect()
 
     def record(
         self, work: Callable[[], T], generators: Sequence[torch.Generator] = ()
     ) -> tuple[Callable[[], None], T]:
-        """Return what repeats the work, and its result, whose tensors each repetition overwrites.
-
-        The work must not wait for the device, and is not done now. Its random numbers are drawn from ``generators``,
-        by each repetition from the state in which they are then.
-        """
+        """Capture a graph."""
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)

@@ -18,7 +18,7 @@ from cockpit.engine.loose import Loose
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.recorder import Recorder
-from cockpit.engine.recording import Limits, Recording
+from cockpit.engine.recording import Limits, Recording, size_of
 from cockpit.engine.reel import Layout
 from cockpit.engine.replay import Replay
 from cockpit.engine.requests import UPDATE
@@ -36,10 +36,14 @@ SEEN = 64
 """How many kinds are counted; where there are more (lengths of texts, weights that change), all are counted anew."""
 REPEATS = 2
 """How often a step must have come before it is recorded."""
+NEVER = -(2**62)
+"""How often one is said to have come that is not to be recorded."""
 SMALL = 64 * 2**20
 """How many bytes may always be copied for a step."""
 LARGEST_CALL = 3
 """How large a single call may be, relative to what may be kept, where nobody has said how much that is."""
+ON_CPU = 4 * 2**20
+"""How many bytes may be copied for a step on a CPU: with more, arithmetic takes longer than Python."""
 COPIED = 256 * 2**20
 """How many bytes a call may have that is copied: with larger ones the device is busy, the host has time to launch."""
 
@@ -61,7 +65,7 @@ class Tapes:
     @cached_property
     def recorder(self) -> Recorder:
         """What records on the device; whoever records does it there, since recordings share their memory."""
-        return Recorder(self._device)
+        return Recorder.of(self._device)
 
     def begin(
         self,
@@ -106,6 +110,9 @@ class Tapes:
         )
         size = sum(4 * sum(s.numel() for s in use.shapes) for use in uses)
         size += sum(x.numel() * x.element_size() for use in uses for x in use.inputs)
+        if self._device.type == "cpu" and size + size_of([*asked.parameters.values()]) > ON_CPU:
+            self._counts[key] = NEVER
+            return None
         return Recording(asked.plan, asked.parameters, numbers, limits, size <= limits.whole)
 
     def record(self, key: Any, asked: Asked, recording: Recording, losses: Tensor | None) -> None:

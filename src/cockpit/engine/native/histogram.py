@@ -14,11 +14,13 @@ from torch import Tensor
 from cockpit.engine.binning import Grid
 from cockpit.engine.native.grid import Prepared, prepared
 from cockpit.engine.native.library import kernel, library, pointer, serves
+from cockpit.engine.script import noted
 
 LONGEST = 2**20
 """Numbers of one example in the longest factor of outer products."""
 
 
+@noted
 def count(values: Tensor, grid: Grid, place: Tensor | None = None) -> Tensor | None:
     """Count values [n, m], by the column of each position where ``place`` int32 [m] is given (−1: it has none).
 
@@ -29,6 +31,7 @@ def count(values: Tensor, grid: Grid, place: Tensor | None = None) -> Tensor | N
     return _counted("count", (values,), (n, m), m, grid, place)
 
 
+@noted
 def count_outer(a: Tensor, b: Tensor, grid: Grid, place: Tensor | None = None) -> Tensor | None:
     """Count all products b[n, o] · a[n, i], rounded to their type; ``place`` is int32 [O·I]. Else like `count`."""
     (n, inputs), (examples, outputs) = a.shape, b.shape
@@ -39,6 +42,7 @@ def count_outer(a: Tensor, b: Tensor, grid: Grid, place: Tensor | None = None) -
     return _counted("count_outer", (a, b), (n, inputs, outputs), inputs * outputs, grid, place)
 
 
+@noted
 def places(values: Tensor, grid: Grid) -> Tensor | None:
     """Return the bin of each value, int32 [m]; the outer bins take what lies outside, NaN is in none (−1).
 

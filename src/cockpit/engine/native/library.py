@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cockpit.engine.native.build import UnavailableError, load
+from cockpit.engine.script import note
 
 KINDS = {torch.float32: "float", torch.float64: "double"}
 """The types that the kernels know."""
@@ -43,6 +45,12 @@ def kernel(name: str, dtype: torch.dtype) -> Callable[..., int]:
     """Return a kernel for numbers of a type."""
     function: Callable[..., int] = getattr(library()[0], f"{name}_{KINDS[dtype]}")
     return function
+
+
+def run(call: Callable[..., int], *args: Any, kept: object) -> int:
+    """Call a kernel that writes all of its results; ``kept`` are the tensors it reads and writes."""
+    note(call, *args, kept=kept)
+    return call(*args)
 
 
 def pointer(t: Tensor | None) -> ctypes.c_void_p:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cockpit.engine.native.library import kernel, pointer, serves
+from cockpit.engine.native.library import kernel, pointer, run, serves
 
 BLOCK = 256
 """Of ``vectors.c``."""
@@ -55,7 +55,15 @@ def lengths(vectors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> list[Te
     a, b = (_array(ctypes.c_void_p, [t.data_ptr() for t in tensors]) for tensors in (vectors, others))
     sizes = _array(ctypes.c_int64, [t.numel() for t in vectors])
     call = kernel("lengths", vectors[0].dtype)
-    call(a, b if others else None, sizes, ctypes.c_int64(len(vectors)), pointer(found))
+    run(
+        call,
+        a,
+        b if others else None,
+        sizes,
+        ctypes.c_int64(len(vectors)),
+        pointer(found),
+        kept=(vectors, others, found),
+    )
     return list(found.unbind(0))
 
 
@@ -66,7 +74,15 @@ def takeuchi(squares: Tensor, h: Tensor, epsilon: float) -> Tensor | None:
     found = torch.empty(3, dtype=torch.float64)
     factors = ctypes.c_double(epsilon), ctypes.c_double(10 * epsilon)
     call = kernel("takeuchi", h.dtype)
-    call(pointer(squares), pointer(h), ctypes.c_int64(h.numel()), *factors, pointer(found))
+    run(
+        call,
+        pointer(squares),
+        pointer(h),
+        ctypes.c_int64(h.numel()),
+        *factors,
+        pointer(found),
+        kept=(squares, h, found),
+    )
     return found
 
 
