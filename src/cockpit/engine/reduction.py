@@ -8,21 +8,30 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cockpit.engine import kernels
+from cockpit.engine import kernels, native
 from cockpit.engine.binning import Grid
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.histograms import Histogram1d
 from cockpit.engine.kernels.trial import tried
+from cockpit.engine.parts import Dense
 from cockpit.engine.statistics import Join, Norm2, Projection, Quantiles, SquareSum, Statistic, joined
 
 Directions = Mapping[Projection, tuple[Tensor, float | Tensor]]
 """For every projection its direction, as a vector and a factor."""
+Look = Callable[[Sequence[Tensor], Grid | None], tuple[Tensor, Tensor, Tensor | None] | None]
+"""Takes norms, projections on some vectors and counts in a grid."""
+
+FEW = 2**21
+"""Numbers in the gradients of all examples that are looked at in one call on a CPU: calls are what takes time then."""
 
 
 def reductions(
     g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
 ) -> Iterator[tuple[Statistic, Tensor]]:
     """Yield (statistic, value). If one of them needs the gradients written out, it shares them with the others."""
+    if g.fast and (seen := _at_once(g, statistics, directions)):
+        yield from ((s, seen[s]) for s in statistics if s in seen)
+        statistics = [s for s in statistics if s not in seen]
     walking = [s for s in statistics if s.walks(g)] if g.fast else []
     if walking:
         walking += [s for s in statistics if isinstance(s, Projection) and s in directions]
@@ -37,6 +46,24 @@ def reductions(
             yield statistic, g.dot(vector) * factor
         else:
             yield statistic, statistic.reduce(g)
+
+
+def _at_once(
+    g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
+) -> dict[Statistic, Tensor]:
+    """Take norms, projections and a histogram of a small parameter in one call on a CPU; empty where it cannot be."""
+    if g.parameter.device.type != "cpu" or g.examples * g.parameter.numel() > FEW or len(g.parts) != 1:
+        return {}
+    if not any(isinstance(s, Norm2 | Histogram1d) or s in directions for s in statistics):
+        return {}
+    if (factors := g.factors_of_one_use()) is not None:
+        like, look = factors[1], partial(native.outer_statistics, *factors)
+    elif isinstance(part := g.parts[0], Dense):
+        like = part.gradients.reshape(g.examples, g.parameter.numel())
+        look = partial(native.block_statistics, like)
+    else:
+        return {}
+    return _seen(like.dtype, statistics, directions, look)
 
 
 def _walk(
@@ -81,7 +108,7 @@ def _multiplied(
     found: dict[Statistic, list[Tensor]] = {}
     for products in g.parts[0].products():
         look = partial(kernels.product_statistics, products, squares=squares)
-        seen = _seen(products.b, statistics, directions, look)
+        seen = _seen_by_kernel(products.b, statistics, directions, look)
         if any(s not in seen for s in statistics if not isinstance(s, SquareSum)):
             return {}
         for s, value in seen.items():
@@ -95,22 +122,31 @@ def _fused(flat: Tensor, statistics: Sequence[Statistic], directions: Directions
     """Take norms, projections and a histogram from one look at a block, where there is a kernel for it."""
     if flat.dtype is not torch.float32:
         return {}
-    return _seen(flat, statistics, directions, partial(kernels.block_statistics, flat))
+    return _seen_by_kernel(flat, statistics, directions, partial(kernels.block_statistics, flat))
+
+
+def _seen_by_kernel(
+    like: Tensor, statistics: Sequence[Statistic], directions: Directions, look: Look
+) -> dict[Statistic, Tensor]:
+    """Return what a kernel of a GPU says of the statistics, in single precision; nothing where it cannot."""
+    grid = next((s.grid for s in statistics if isinstance(s, Histogram1d)), Grid(1, -1.0, 1.0))
+    projections = sum(isinstance(s, Projection) for s in statistics)
+    if projections > kernels.MOST_DIRECTIONS or not kernels.supports(grid, like):
+        return {}
+    return _seen(torch.float32, statistics, directions, look)
 
 
 def _seen(
-    like: Tensor,
-    statistics: Sequence[Statistic],
-    directions: Directions,
-    look: Callable[[Sequence[Tensor], Grid | None], tuple[Tensor, Tensor, Tensor | None]],
+    dtype: torch.dtype, statistics: Sequence[Statistic], directions: Directions, look: Look
 ) -> dict[Statistic, Tensor]:
-    """Return what a kernel that takes norms, projections and a histogram in one look says of the statistics."""
-    projections = [s for s in statistics if isinstance(s, Projection)]
+    """Return what somebody who takes norms, projections and a histogram in one look says of the statistics."""
+    projections = [s for s in statistics if isinstance(s, Projection) and s in directions]
     histogram = next((s for s in statistics if isinstance(s, Histogram1d)), None)
-    grid = None if histogram is None else histogram.grid
-    if len(projections) > kernels.MOST_DIRECTIONS or not kernels.supports(grid or Grid(1, -1.0, 1.0), like):
+    vectors = [directions[s][0].reshape(-1).to(dtype) for s in projections]
+    told = look(vectors, None if histogram is None else histogram.grid)
+    if told is None:
         return {}
-    norm2, dots, counts = look([directions[s][0].reshape(-1).float() for s in projections], grid)
+    norm2, dots, counts = told
     found: dict[Statistic, Tensor] = {}
     for k, s in enumerate(projections):
         factor = directions[s][1]

@@ -1,7 +1,20 @@
 """Kernels in C, compiled on first use; everything works without them, more slowly."""
 
+from cockpit.engine.native.fused import block_statistics, outer_statistics
 from cockpit.engine.native.histogram import count, count_outer, places
 from cockpit.engine.native.library import serves, status
 from cockpit.engine.native.vectors import combine, inner, lengths, takeuchi
 
-__all__ = ["combine", "count", "count_outer", "inner", "lengths", "places", "serves", "status", "takeuchi"]
+__all__ = [
+    "block_statistics",
+    "combine",
+    "count",
+    "count_outer",
+    "inner",
+    "lengths",
+    "outer_statistics",
+    "places",
+    "serves",
+    "status",
+    "takeuchi",
+]

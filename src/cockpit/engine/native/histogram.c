@@ -32,7 +32,7 @@ typedef struct {
     const void *threshold; /* -inf, the thresholds, +inf: row r is threshold[r] <= x < threshold[r + 1] */
 } Grid;
 
-enum { BLOCK = 256, COPIES = 8, TILE = 2048, CHUNK = 128, WORDS = CHUNK / 64, MANY = 1 << 19 };
+enum { LANES = 16, PADDING = 16, BLOCK = 256, COPIES = 8, TILE = 2048, CHUNK = 128, WORDS = CHUNK / 64, MANY = 1 << 19 };
 
 /* Several copies of the counters: two equal values in succession do not wait for each other's store. */
 typedef struct {
@@ -83,6 +83,13 @@ static void table_enter(Table *t, const int32_t *restrict index, int n) {
     if ((t->pending += n) > INT32_MAX) table_empty(t);
 }
 
+/* Put counts by rows, of one column, into the order in which they are handed out: underflow behind the bins. */
+static void ordered(const Grid *g, int64_t *counts) {
+    const int64_t under = counts[0];
+    memmove(counts, counts + 1, (size_t)g->bins * sizeof *counts);
+    counts[g->bins] = under;
+}
+
 #define JOIN(a, b) a##_##b
 #define EXPAND(a, b) JOIN(a, b)
 #define NAME(a) EXPAND(a, real)
@@ -98,6 +105,27 @@ static void table_enter(Table *t, const int32_t *restrict index, int n) {
 #define FAST_FMAD 0
 #endif
 
+/* Copy those of WIDE values that are not zero to the front, and return how many they are. */
+#ifdef __AVX512F__
+#include <immintrin.h>
+static inline int compress_float(const float *x, float *to) {
+    const __m512 v = _mm512_loadu_ps(x);
+    const __mmask16 some = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    _mm512_storeu_ps(to, _mm512_maskz_compress_ps(some, v));
+    return __builtin_popcount(some);
+}
+static inline int compress_double(const double *x, double *to) {
+    const __m512d v = _mm512_loadu_pd(x);
+    const __mmask8 some = _mm512_cmp_pd_mask(v, _mm512_setzero_pd(), _CMP_NEQ_UQ);
+    _mm512_storeu_pd(to, _mm512_maskz_compress_pd(some, v));
+    return __builtin_popcount(some);
+}
+#define COMPRESS NAME(compress)
+#define WIDE (64 / (int64_t)sizeof(real))
+#endif
+
+#define MULTIPLY_ADD(a, b, c) (FAST_FMA ? FMA(a, b, c) : (a) * (b) + (c))
+
 #define real float
 #define integer int32_t
 #define INTEGER_MAX INT32_MAX
@@ -108,6 +136,7 @@ static void table_enter(Table *t, const int32_t *restrict index, int n) {
 #include "flat.h"
 #include "outer.h"
 #include "outer_by_column.h"
+#include "fused.h"
 #undef real
 #undef integer
 #undef INTEGER_MAX
@@ -125,3 +154,4 @@ static void table_enter(Table *t, const int32_t *restrict index, int n) {
 #include "flat.h"
 #include "outer.h"
 #include "outer_by_column.h"
+#include "fused.h"

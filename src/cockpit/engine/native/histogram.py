@@ -48,7 +48,7 @@ def places(values: Tensor, grid: Grid) -> Tensor | None:
 
     None like `count`.
     """
-    if (known := _prepared((values,), grid)) is None:
+    if (known := prepared_for((values,), grid)) is None:
         return None
     values = values.detach().contiguous()
     found = torch.empty(values.shape, dtype=torch.int32)
@@ -57,7 +57,7 @@ def places(values: Tensor, grid: Grid) -> Tensor | None:
     return found
 
 
-def _prepared(x: tuple[Tensor, ...], grid: Grid) -> Prepared | None:
+def prepared_for(x: tuple[Tensor, ...], grid: Grid) -> Prepared | None:
     """Return the grid for values of this type, or None where the kernels do not know it."""
     found, _ = library()
     return prepared(grid, x[0].dtype == torch.float64, found) if found is not None and serves(*x) else None
@@ -77,7 +77,7 @@ def _counted(
     if place is not None:
         place, without = _columns(place, positions, grid.columns)
     columns = grid.columns + without
-    known = _prepared(x, Grid(grid.bins, grid.low, grid.high, columns))
+    known = prepared_for(x, Grid(grid.bins, grid.low, grid.high, columns))
     if known is None:
         return None
     x = tuple(t.detach().contiguous() for t in x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -56,3 +56,8 @@ def run(call: Callable[..., int], *args: Any, kept: object) -> int:
 def pointer(t: Tensor | None) -> ctypes.c_void_p:
     """Return where a tensor's numbers begin."""
     return ctypes.c_void_p(None if t is None else t.data_ptr())
+
+
+def array(kind: Any, values: Sequence[int]) -> Any:
+    """Return numbers side by side."""
+    return (kind * len(values))(*values)

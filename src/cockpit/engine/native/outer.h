@@ -28,12 +28,16 @@ static NAME(Factor) NAME(describe)(const real *restrict x, int64_t n) {
     return f;
 }
 
-/* Keep the values that are not zero, and where they were if `where` is given. */
+/* Keep the values that are not zero, and where they were if `where` is given; `kept` has room for PADDING more. */
 static NAME(Factor) NAME(nonzero)(const real *restrict x, int64_t n, real *restrict kept, int32_t *restrict where) {
     int64_t k = 0;
-    if (where == NULL)
-        for (int64_t j = 0; j < n; j++) kept[k] = x[j], k += x[j] != 0;
-    else
+    if (where == NULL) {
+        int64_t j = 0;
+#ifdef COMPRESS
+        for (; j + WIDE <= n; j += WIDE) k += COMPRESS(x + j, kept + k);
+#endif
+        for (; j < n; j++) kept[k] = x[j], k += x[j] != 0;
+    } else
         for (int64_t j = 0; j < n; j++) kept[k] = x[j], where[k] = (int32_t)j, k += x[j] != 0;
     return NAME(describe)(kept, k);
 }
@@ -117,6 +121,44 @@ static void NAME(crossings)(const Grid *g, Table *h, const NAME(Sorted) *s, real
     h->out[to] += above;
 }
 
+/* Count the products of those b with all of a, which are few, that cross few thresholds, by comparing all of them with
+ * each; returns how many b are left, moved to the front. What is behind a, up to a multiple of PADDING, becomes NaN,
+ * which is above nothing. */
+static int64_t NAME(compared)(const Grid *g, Table *h, real *a, int64_t na, real *b, int64_t nb) {
+    enum { MOST = 12 };
+    const int padded = (int)((na + PADDING - 1) / PADDING * PADDING);
+    const real *t = g->threshold;
+    real low, high, ends[BLOCK], product[BLOCK];
+    int32_t row[BLOCK];
+    int64_t kept = 0;
+    NAME(extent)(a, (int)na, &low, &high);
+    for (int j = (int)na; j < padded; j++) a[j] = NAN;
+    for (int64_t k = 0; k < nb; k += BLOCK / 2) {
+        int size = (int)(nb - k < BLOCK / 2 ? nb - k : BLOCK / 2);
+        for (int j = 0; j < size; j++) ends[2 * j] = b[k + j] * low, ends[2 * j + 1] = b[k + j] * high;
+        NAME(rows)(g, ends, 2 * size, row);
+        for (int j = 0; j < size; j++) {
+            const real v = b[k + j];
+            int32_t from = row[2 * j + (v < 0)], to = row[2 * j + (v > 0)], above = (int32_t)na;
+            if (to - from > MOST) {
+                b[kept++] = v;
+                continue;
+            }
+            for (int i = 0; i < padded; i++) product[i] = v * a[i];
+            for (int32_t r = from; r < to; r++) {
+                const real edge = t[r + 1];
+                int32_t next = 0;
+                for (int i = 0; i < padded; i += PADDING)
+                    for (int l = 0; l < PADDING; l++) next += product[i + l] >= edge;
+                h->out[r] += above - next;
+                above = next;
+            }
+            h->out[to] += above;
+        }
+    }
+    return kept;
+}
+
 /* Count the products of those b with all of a that cross few thresholds; returns how many b are left, moved to the
  * front. In units of one product formed and counted, a crossing costs about CROSSING, a value to be sorted SORTING. */
 static int64_t NAME(searched)(const Grid *g, Table *h, NAME(Sorted) *s, const real *a, int64_t na, real *b,
@@ -160,11 +202,11 @@ static void NAME(products)(const Grid *g, Table *h, const real *a, int64_t na, c
     }
 }
 
-/* Histogram of the products of a [n, na] and b [n, nb]; `kept` has room for na + nb values. */
+/* Histogram of the products of a [n, na] and b [n, nb]; `kept` has room for na + nb values, each with PADDING. */
 static void NAME(outer)(const Grid *g, Table *h, NAME(Sorted) *s, const real *a, const real *b, int64_t n, int64_t na,
                         int64_t nb, real *kept) {
     for (int64_t i = 0; i < n; i++, a += na, b += nb) {
-        real *x = kept, *y = kept + na;
+        real *x = kept, *y = kept + na + PADDING;
         NAME(Factor) f = NAME(nonzero)(a, na, x, NULL), e = NAME(nonzero)(b, nb, y, NULL);
         if (!f.finite || !e.finite || isinf(f.most * e.most)) {
             NAME(products)(g, h, a, na, b, nb);
@@ -179,7 +221,8 @@ static void NAME(outer)(const Grid *g, Table *h, NAME(Sorted) *s, const real *a,
             x = y, y = z, f = e, e = d;
         }
         s->n = 0;
-        if (e.n) e.n = NAME(searched)(g, h, s, x, f.n, y, e.n);
+        if (e.n)
+            e.n = f.n <= BLOCK - PADDING ? NAME(compared)(g, h, x, f.n, y, e.n) : NAME(searched)(g, h, s, x, f.n, y, e.n);
         NAME(products)(g, h, x, f.n, y, e.n);
     }
 }
@@ -187,7 +230,7 @@ static void NAME(outer)(const Grid *g, Table *h, NAME(Sorted) *s, const real *a,
 static int NAME(count_outer_flat)(const Grid *g, Table *h, const real *a, const real *b, int64_t n, int64_t na,
                                   int64_t nb) {
     const int64_t longer = na > nb ? na : nb;
-    real *kept = malloc((size_t)(na + nb + 1) * sizeof *kept);
+    real *kept = malloc((size_t)(na + nb + 2 * PADDING) * sizeof *kept);
     NAME(Sorted) s = {.value = malloc((size_t)(longer + 1) * sizeof(real)),
                       .begin = malloc((size_t)(2 * longer + 1) * sizeof(int32_t))};
     const int failed = !kept || !s.value || !s.begin;

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cockpit.engine.native.library import kernel, pointer, run, serves
+from cockpit.engine.native.library import array, kernel, pointer, run, serves
 
 BLOCK = 256
 """Of ``vectors.c``."""
@@ -52,8 +52,8 @@ def lengths(vectors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> list[Te
     if not all(t.is_contiguous() for t in (*vectors, *others)):
         return None
     found = torch.empty(len(vectors), dtype=torch.float64)
-    a, b = (_array(ctypes.c_void_p, [t.data_ptr() for t in tensors]) for tensors in (vectors, others))
-    sizes = _array(ctypes.c_int64, [t.numel() for t in vectors])
+    a, b = (array(ctypes.c_void_p, [t.data_ptr() for t in tensors]) for tensors in (vectors, others))
+    sizes = array(ctypes.c_int64, [t.numel() for t in vectors])
     call = kernel("lengths", vectors[0].dtype)
     run(
         call,
@@ -86,12 +86,8 @@ def takeuchi(squares: Tensor, h: Tensor, epsilon: float) -> Tensor | None:
     return found
 
 
-def _array(kind: Any, values: Sequence[int]) -> Any:
-    return (kind * len(values))(*values)
-
-
 def _rows(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
     """Return tensors whose rows are without gaps, and where each row begins."""
     kept = [t.detach() if t.stride(1) == 1 else t.detach().contiguous() for t in tensors]
     places = [t.data_ptr() + k * t.stride(0) * t.element_size() for t in kept for k in range(len(t))]
-    return kept, _array(ctypes.c_void_p, places)
+    return kept, array(ctypes.c_void_p, places)
