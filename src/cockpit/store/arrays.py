@@ -13,6 +13,9 @@ import numpy as np
 from cockpit.store.codec import narrow, pack_array, pack_edges, pack_ints
 from cockpit.store.record import Edges, Histogram, Histograms
 
+USUAL = 16
+"""How many edges are known by identity."""
+
 
 class Arrays:
     """Puts arrays and histograms into an open file; remembers the numbers of edges."""
@@ -20,6 +23,8 @@ class Arrays:
     def __init__(self, db: sqlite3.Connection):
         self._db = db
         self._edges: dict[bytes, int] = {}
+        self._usual: dict[int, tuple[Edges, tuple[int, int | None]]] = {}
+        """By identity, edges that came lately, which are kept so that no others get it; most come at every step."""
         newest = (db.execute(f"SELECT max(id) FROM {table}").fetchone()[0] for table in ("array", "block"))
         self._last = max(number or 0 for number in newest)
 
@@ -28,7 +33,7 @@ class Arrays:
         edges: tuple[int | None, int | None] = (None, None)
         outside: tuple[int | None, ...] = (None, None, None, None)
         if isinstance(value, Histogram):
-            packed = pack_array(np.asarray(value.counts))
+            packed = pack_array(narrow(np.asarray(value.counts)))
             edges = self._edges_numbers(value.edges)
             outside = (int(value.underflow), int(value.overflow), int(value.nan), int(value.inf))
             kind = "histogram"
@@ -61,8 +66,13 @@ class Arrays:
         return self._last
 
     def _edges_numbers(self, edges: Edges) -> tuple[int, int | None]:
-        first, *rest = (self._edges_number(data) for data in pack_edges(edges))
-        return first, rest[0] if rest else None
+        known = self._usual.get(id(edges))
+        if known is None:
+            first, *rest = (self._edges_number(data) for data in pack_edges(edges))
+            if len(self._usual) >= USUAL:
+                self._usual.clear()
+            known = self._usual[id(edges)] = edges, (first, rest[0] if rest else None)
+        return known[1]
 
     def _edges_number(self, data: bytes) -> int:
         if data not in self._edges:

@@ -10,6 +10,7 @@ import math
 import sys
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,8 @@ def unpack_ints(data: bytes) -> Ints:
 
 
 def narrow(counts: Ints) -> npt.NDArray[Any]:
-    """Return counts in the smallest type that holds them all."""
-    if not counts.size or counts.min() < 0:
+    """Return counts in the smallest type that holds them all; what are no counts, as they are."""
+    if counts.dtype.kind not in "iu" or not counts.size or counts.min() < 0:
         return counts
     return counts.astype(np.min_scalar_type(int(counts.max())))
 
@@ -71,7 +72,12 @@ def pack_array(values: npt.NDArray[Any]) -> tuple[str, str, bytes]:
     if values.dtype.kind not in "biufc":
         raise TypeError(f"an array of {values.dtype} cannot be stored, only numbers can")
     big = values.astype(values.dtype.newbyteorder(">"), order="C", copy=False)
-    return big.dtype.str, json.dumps(values.shape), zlib.compress(big.tobytes(), 1)
+    return big.dtype.str, _shape(values.shape), zlib.compress(big.tobytes(), 1)
+
+
+@lru_cache(maxsize=64)
+def _shape(shape: tuple[int, ...]) -> str:
+    return json.dumps(shape)
 
 
 def unpack_array(dtype: str, shape: str, data: bytes) -> npt.NDArray[Any]:

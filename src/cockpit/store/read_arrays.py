@@ -121,7 +121,10 @@ def _of_array(row: tuple[Any, ...], edges: _KnownEdges) -> tuple[Value, str]:
     values = unpack_array(dtype, shape, data)
     if kind == "number":
         return float(values), status
-    return (values if kind == "array" else Histogram(values, edges.both(first, second), *outside)), status
+    if kind == "array":
+        return values, status
+    counts = values.astype(np.int64) if values.dtype.kind in "iu" else values
+    return Histogram(counts, edges.both(first, second), *outside), status
 
 
 def _of_block(row: tuple[Any, ...], place: int, edges: _KnownEdges) -> tuple[Value, str]:

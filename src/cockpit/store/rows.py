@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
+from cockpit.store.codec import Floats
 from cockpit.store.record import NONFINITE
 from cockpit.store.status import Status
 
@@ -30,6 +32,23 @@ class Piece:
 
 Said = dict[int, str]
 """Statuses of pieces that are one number, by the place of the piece in its step."""
+Taken = tuple[int, Piece, bytes, str]
+"""Numbers of a piece at one step, and the status; first of all, the how manieth they are that came."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Numbers of a piece at several steps, [S, W], and the statuses where not all are "ok"; they came as ``number``."""
+
+    number: int
+    steps: tuple[int, ...]
+    piece: Piece
+    values: Floats
+    statuses: Sequence[str] | None
+
+    def said(self, k: int) -> str:
+        """Return the status of one step."""
+        return "ok" if self.statuses is None else self.statuses[k]
 
 
 class Rows:
@@ -43,46 +62,100 @@ class Rows:
     def __init__(self, db: sqlite3.Connection, layout: Callable[[tuple[int, ...]], int]):
         self._db = db
         self._layout = layout
-        self._steps: dict[int, tuple[list[Piece], list[bytes], Said]] = {}
+        self._came = 0
+        self._steps: dict[int, list[Taken]] = {}
+        self._blocks: list[_Block] = []
         self._plans: dict[tuple[Piece, ...], _Plan] = {}
         found = db.execute("SELECT count(*), total(length(data)) FROM step_row").fetchone()
         self.count, self.size = int(found[0]), int(found[1])  # of what lies in the table
 
     def add(self, step: int, piece: Piece, data: bytes, status: str = "ok") -> None:
         """Take the numbers of a piece, float64 in the machine's byte order; a status only where it is one number."""
-        found = self._steps.get(step)
-        if found is None:
-            if not -(2**63) <= step < 2**63:
-                raise OverflowError("the step does not fit into 64 bits")
-            found = self._steps[step] = ([], [], {})
-        pieces, parts, said = found
-        if status != "ok":
-            said[len(pieces)] = status
-        pieces.append(piece)
-        parts.append(data)
+        if not -(2**63) <= step < 2**63:
+            raise OverflowError("the step does not fit into 64 bits")
+        self._came += 1
+        self._steps.setdefault(step, []).append((self._came, piece, data, status))
+
+    def add_steps(
+        self, steps: tuple[int, ...], piece: Piece, values: Floats, statuses: Sequence[str] | None = None
+    ) -> None:
+        """Take the numbers of a piece at several steps, [S, W]; statuses as in `add`."""
+        if min(steps) < -(2**63) or max(steps) >= 2**63:
+            raise OverflowError("a step does not fit into 64 bits")
+        self._came += 1
+        block = _Block(self._came, steps, piece, values, statuses)
+        if len(set(steps)) == len(steps):
+            self._blocks.append(block)
+        else:
+            self._scatter(block, range(len(steps)))
 
     def write(self) -> None:
         """Write what was taken. Steps made of the same pieces have the same layout and are handled together."""
+        blocks, self._blocks = self._blocks, []
+        for block in blocks:  # of which some steps have more than blocks
+            self._scatter(block, [k for k, step in enumerate(block.steps) if step in self._steps])
         groups: dict[tuple[Piece, ...], tuple[list[int], list[bytes], list[Said]]] = {}
-        for step, (pieces, parts, said) in self._steps.items():
-            steps, data, statuses = groups.setdefault(tuple(pieces), ([], [], []))
-            steps.append(step)
-            data += parts
-            statuses.append(said)
-        self._steps = {}
-        for signature, (steps, data, statuses) in groups.items():
-            plan = self._plans.get(signature)
-            if plan is None:
-                if len(self._plans) >= KEPT:
-                    self._plans.clear()
-                plan = self._plans[signature] = _Plan(signature, self._layout)
-            joined = b"".join(data)
-            self._db.executemany(
-                "INSERT INTO step_row (step, layout, data, status) VALUES (?, ?, ?, ?)",
-                plan.rows(steps, joined, statuses),
+        for step, taken in self._steps.items():
+            taken.sort(key=itemgetter(0))
+            steps, data, statuses = groups.setdefault(
+                tuple([piece for _, piece, _, _ in taken]), ([], [], [])
             )
-            self.count += len(steps)
-            self.size += len(joined)
+            steps.append(step)
+            data += [numbers for _, _, numbers, _ in taken]
+            statuses.append({k: status for k, (*_, status) in enumerate(taken) if status != "ok"})
+        for pieces, (steps, data, statuses) in groups.items():
+            self._insert(pieces, steps, np.frombuffer(b"".join(data)).reshape(len(steps), -1), statuses)
+        self._write_blocks(blocks)
+        self._steps = {}
+
+    def _scatter(self, block: _Block, which: Iterable[int]) -> None:
+        """Take some steps of a block one by one."""
+        for k in which:
+            data = block.values[k].tobytes()
+            self._steps.setdefault(block.steps[k], []).append(
+                (block.number, block.piece, data, block.said(k))
+            )
+
+    def _write_blocks(self, blocks: Sequence[_Block]) -> None:
+        """Write the steps of blocks for which nothing came one by one."""
+        wanted = np.array(sorted({step for block in blocks for step in block.steps} - self._steps.keys()))
+        if not len(wanted):
+            return
+        places = np.full((len(blocks), len(wanted)), -1)
+        """Of each block, where each step is."""
+        for row, block in zip(places, blocks, strict=True):
+            steps = np.array(block.steps)
+            where = np.minimum(np.searchsorted(wanted, steps), len(wanted) - 1)
+            known = np.flatnonzero(wanted[where] == steps)
+            row[where[known]] = known
+        kinds, kind_of = np.unique(places >= 0, axis=1, return_inverse=True)
+        for k in range(kinds.shape[1]):
+            columns = np.flatnonzero(kind_of.reshape(-1) == k)
+            members = [(blocks[b], places[b, columns]) for b in np.flatnonzero(kinds[:, k]).tolist()]
+            table = np.concatenate([block.values[chosen] for block, chosen in members], axis=1)
+            statuses: list[Said] = [{} for _ in columns]
+            for m, (block, chosen) in enumerate(members):
+                for said, place in zip(statuses, chosen.tolist(), strict=True) if block.statuses else ():
+                    if (status := block.said(place)) != "ok":
+                        said[m] = status
+            pieces = tuple([block.piece for block, _ in members])
+            self._insert(pieces, wanted[columns].tolist(), table, statuses)
+
+    def _insert(
+        self, pieces: tuple[Piece, ...], steps: list[int], table: Floats, statuses: list[Said]
+    ) -> None:
+        """Write steps that are made of the same pieces."""
+        plan = self._plans.get(pieces)
+        if plan is None:
+            if len(self._plans) >= KEPT:
+                self._plans.clear()
+            plan = self._plans[pieces] = _Plan(pieces, self._layout)
+        self._db.executemany(
+            "INSERT INTO step_row (step, layout, data, status) VALUES (?, ?, ?, ?)",
+            plan.rows(steps, table, statuses),
+        )
+        self.count += len(steps)
+        self.size += table.nbytes
 
     def forget(self) -> None:
         """The table has been emptied."""
@@ -116,10 +189,9 @@ class _Plan:
         self._texts: dict[tuple[object, ...], str | None] = {}
 
     def rows(
-        self, steps: list[int], data: bytes, statuses: list[Said]
+        self, steps: list[int], table: Floats, statuses: list[Said]
     ) -> Iterator[tuple[int, int, bytes, str | None]]:
         """Yield rows of (step, layout, data, status)."""
-        table = np.frombuffer(data, np.float64).reshape(len(steps), self._width)
         if self._order is not None:
             table = table[:, self._order]
         bad = None

@@ -98,7 +98,7 @@ class Tables:
 
     def _put_numbers(self, columns: Columns) -> bool:
         """Write several steps of numbers; return whether that is what they are. If it raises, nothing is written."""
-        parts, steps, size = columns.parts, columns.steps, len(columns.steps)
+        parts, steps = columns.parts, columns.steps
         single = self._index.single(columns.name, "")
         if (
             isinstance(parts, list)
@@ -106,19 +106,15 @@ class Tables:
             or any(type(value) is not float for value in columns.values)
         ):
             return False
-        if min(steps) < -(2**63) or max(steps) >= 2**63:
-            return False
-        piece, data = None, list[bytes]()
+        piece = None
         if parts is not None and parts[0]:
             piece = self._index.piece(Column(0, columns.name, marks=columns.marks), parts[0])
             if not piece.numbers:
                 return False
-            data = [row.tobytes() for row in np.asarray(parts[1], np.float64)]
-        said = columns.statuses or ("ok",) * size
-        for k, (step, value, status) in enumerate(zip(steps, columns.values, said, strict=True)):
-            self._rows.add(step, single, _bytes_of(value), status)
-            if piece is not None:
-                self._rows.add(step, piece, data[k])
+        values = np.array(columns.values, np.float64)[:, None]
+        self._rows.add_steps(steps, single, values, columns.statuses)
+        if piece is not None and parts is not None:
+            self._rows.add_steps(steps, piece, np.asarray(parts[1], np.float64))
         return True
 
     def _put_record(self, record: Record) -> None:
