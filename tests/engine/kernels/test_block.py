@@ -100,13 +100,15 @@ def test_counts_of_any_block(grid: Grid, n: int, m: int, scale: float, device: t
         assert torch.equal(out.cpu() - 2**40, expected.result())
 
 
-def test_a_count_is_emptied_before_it_is_full(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counters have 16 bits, which hold so many tiles and no more."""
-    assert counted.MOST_COUNTED * 32 < 2**16
+@pytest.mark.parametrize("bins", [10, 11, 200])
+def test_a_count_is_emptied_before_it_is_full(
+    bins: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counters have eight bits, which hold so many tiles and no more."""
     monkeypatch.setattr(counted, "programs", lambda *_: 1)
-    monkeypatch.setattr(counted, "MOST_COUNTED", 2)
-    values, grid = torch.full((1, 5 * 4096), 0.5, device=device), Grid(10, 0.0, 1.0)
-    assert kernels.count(values, grid)[5] == values.numel()
+    values, grid = torch.full((1, 20 * 4096 + 3), 0.512, device=device), Grid(bins, 0.0, 1.0)
+    counts = kernels.count(values, grid)
+    assert counts[int(0.512 * bins)] == counts.sum() == values.numel()
 
 
 def test_a_kernel_that_does_not_run_costs_nothing_but_time(

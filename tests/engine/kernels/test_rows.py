@@ -31,9 +31,10 @@ def test_way(grid: Grid, double: bool, way: str) -> None:
 
 
 def test_the_ends_belong_to_the_type() -> None:
-    below, cap, high = prepared(Grid(10, -0.3, 0.3), False, CPU).table[:3].tolist()
+    below, above, high = prepared(Grid(10, -0.3, 0.3), False, CPU).table[:3].tolist()
     assert below < -0.3 < torch.nextafter(torch.tensor(below), torch.tensor(1.0)).item()
-    assert cap == high < 0.3  # float32(0.3) is above 0.3
+    assert high < 0.3 < above  # float32(0.3) is above 0.3
+    assert torch.nextafter(torch.tensor(high), torch.tensor(1.0)).item() == above
     assert prepared(Grid(10, -0.5, 0.5), False, CPU).table[2] == 0.5
 
 
@@ -42,19 +43,22 @@ def test_prepared_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "central", "planes"),
+    ("grid", "central"),
     [
-        (Grid(100, -2.0, 2.0), True, True),
-        (Grid(60, 0.0, 3.0), False, True),  # nothing to the left of zero
-        (Grid(60, -3.0, 0.0), False, True),
-        (Grid(101, -2.0, 2.0), False, False),  # zero is inside a bin
-        (Grid(123, 0.0, 123.0), False, True),
-        (Grid(124, 0.0, 124.0), False, False),  # more rows than seven bits tell
+        (Grid(100, -2.0, 2.0), True),
+        (Grid(60, 0.0, 3.0), False),  # nothing to the left of zero
+        (Grid(60, -3.0, 0.0), False),
+        (Grid(101, -2.0, 2.0), False),  # zero is inside a bin
     ],
 )
-def test_what_is_counted_by_signs_and_by_bits(grid: Grid, central: bool, planes: bool) -> None:
-    rows = prepared(grid, False, CPU)
-    assert (rows.central, rows.planes) == (central, planes)
+def test_what_is_told_by_signs(grid: Grid, central: bool) -> None:
+    assert prepared(grid, False, CPU).central == central
+
+
+@pytest.mark.parametrize(("bins", "size"), [(1, 128), (123, 128), (124, 256), (251, 256), (252, 512)])
+def test_few_rows_are_counted_in_shared_memory(bins: int, size: int) -> None:
+    rows = prepared(Grid(bins, 0.0, 1.0), False, CPU)
+    assert (rows.size, rows.tallied) == (size, size <= 256)
 
 
 def test_power_of_two() -> None:

@@ -54,7 +54,7 @@ def _block(
     d1 = tl.zeros([EXAMPLES, BLOCK], tl.float32)
     d2 = tl.zeros([EXAMPLES, BLOCK], tl.float32)
     if SIZE > 0:
-        below, cap, high, scale, origin, shift = head_of(table)
+        below, above, high, scale, origin, shift = head_of(table)
         rows = tl.zeros([SIZE], tl.int32)
     start = tl.program_id(1).to(tl.int64) * (BLOCK * TILES)
     for tile in range(0, TILES):
@@ -75,7 +75,7 @@ def _block(
                 x, tl.broadcast_to(tl.load(v2 + j, mask=j < m, other=0.0)[None, :], [EXAMPLES, BLOCK]), d2
             )
         if SIZE > 0:
-            row = row_of(x, bins, table, below, cap, high, scale, origin, shift, WAY)
+            row = row_of(x, bins, table, below, above, high, scale, origin, shift, WAY)
             row = tl.where(inside, row, bins + 4)
             rows += tl.histogram(tl.reshape(row, [EXAMPLES * BLOCK]), SIZE)
     at = partial + (tl.program_id(1).to(tl.int64) * n + example) * (1 + DIRECTIONS)
@@ -113,7 +113,7 @@ def block_statistics(
     rows = prepared(grid, False, block.device) if grid is not None and fused else None
     if not block.numel():
         partial = torch.zeros(1, n, 1 + len(directions), dtype=torch.float64, device=block.device)
-    elif grid is not None and rows is not None and rows.planes and out is not None:
+    elif grid is not None and rows is not None and rows.tallied and out is not None:
         partial = counted_block(block, directions, rows, grid.bins, out)
     else:
         partial = _looped(block, directions, rows, 0 if grid is None else grid.bins, out)

@@ -1,8 +1,7 @@
-"""Norms, projections and counts of a written-out block in one look, where rows can be counted by bit planes.
+"""Norms, projections and counts of a written-out block in one look, counted in shared memory.
 
-A tile is 32 values for each lane: of up to eight examples, so that a direction is loaded once for all of them. Where
-all values of a tile are so near to zero that they are in one of the two bins beside it, as most gradients are, only
-their signs are counted; a lane's squares tell that. Sums are float32 within a lane, float64 from there on.
+A tile is 32 values for each lane: of up to eight examples, so that a direction is loaded once for all of them. Sums are
+float32 within a lane, float64 from there on.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -14,17 +13,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cockpit.engine.kernels.index import finite_row, head_of
+from cockpit.engine.kernels.index import add_rows, finite_row, head_of
 from cockpit.engine.kernels.language import jit, on_device, programs, tl
-from cockpit.engine.kernels.planes import add_counts, add_words
 from cockpit.engine.kernels.rows import Rows, power_of_two
+from cockpit.engine.kernels.tally import LANES, MOST, WARPS, opened, summed, tallied
 
-WARPS, EXAMPLES = 4, 8
-MOST_TILES, MOST_COUNTED = 64, 2047
-"""Tiles of a program: float32 sums stay short; a count of 16 bits holds all values of a lane."""
-
-SHARES = {True: (3, 168), False: (4, 128)}
-"""Programs on a multiprocessor at once, and the registers that this leaves a lane: with sums, and without."""
+EXAMPLES = 8
+VALUES = 32
+"""Of a lane, in a tile."""
+MOST_TILES = 64
+"""Of a program, so that float32 sums stay short."""
+PER_PROCESSOR = 8
 
 
 @jit()
@@ -60,56 +59,46 @@ def _counted(
     LANES: tl.constexpr,
     DIRECTIONS: tl.constexpr,
     FOURS: tl.constexpr,
-    CENTRAL: tl.constexpr,
+    SIZE: tl.constexpr,
+    WAY: tl.constexpr,
+    TURN: tl.constexpr,
 ) -> None:
     WIDTH: tl.constexpr = PARTS * LANES * 4
     UNIT: tl.constexpr = 4 if FOURS else 1  # of m and stride: the compiler is to know that fours are whole
     j = tl.arange(0, WIDTH)
     who = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
     present = (who < n)[:, None]
-    held = tl.minimum(n - tl.program_id(0) * EXAMPLES, EXAMPLES) * (PARTS * 4)  # values of a lane
     base = block + who.to(tl.int64)[:, None] * (stride * UNIT)
     norm = tl.zeros([EXAMPLES, LANES], tl.float32)
     d0 = tl.zeros([EXAMPLES, LANES], tl.float32)
     d1 = tl.zeros([EXAMPLES, LANES], tl.float32)
     d2 = tl.zeros([EXAMPLES, LANES], tl.float32)
-    _, _, high, scale, _, shift = head_of(table)
-    counts = tl.zeros([8, 8, LANES], tl.int32)
-    negatives = tl.zeros([LANES], tl.int32)
-    others = tl.zeros([LANES], tl.int32)
-    square = (scale * scale).to(tl.float32)
+    below, above, high, scale, origin, shift = head_of(table)
+    counters = opened(SIZE)
+    rows = tl.zeros([SIZE], tl.int32)
     start = tl.program_id(1).to(tl.int64) * tiles * (WIDTH // UNIT)
-    for tile in range(0, tiles):
-        at = start + tile * (WIDTH // UNIT)
-        left = tl.minimum(tl.maximum(m - at, 0), WIDTH // UNIT).to(tl.int32) * UNIT
-        inside = present & (j < left)[None, :]
-        x = tl.load(base + at * UNIT + j[None, :], mask=inside, other=0.0).to(tl.float32)
-        x = _by_lane(x, EXAMPLES, PARTS, LANES, FOURS)
-        squares = tl.sum(tl.sum(x * x, axis=3), axis=1)
-        norm += squares
-        if DIRECTIONS > 0:
-            v = tl.load(v0 + at * UNIT + j, mask=j < left, other=0.0)
-            d0 += tl.sum(tl.sum(x * _by_lane(v, 1, PARTS, LANES, FOURS), axis=3), axis=1)
-        if DIRECTIONS > 1:
-            v = tl.load(v1 + at * UNIT + j, mask=j < left, other=0.0)
-            d1 += tl.sum(tl.sum(x * _by_lane(v, 1, PARTS, LANES, FOURS), axis=3), axis=1)
-        if DIRECTIONS > 2:
-            v = tl.load(v2 + at * UNIT + j, mask=j < left, other=0.0)
-            d2 += tl.sum(tl.sum(x * _by_lane(v, 1, PARTS, LANES, FOURS), axis=3), axis=1)
-        near = False
-        if CENTRAL:  # a comparison, since a maximum would pass over NaN
-            small = (squares * square < 0.98).to(tl.int32)
-            near = (tl.min(tl.min(small, axis=0), axis=0) == 1) & (left == WIDTH)
-        if near:
-            negative = tl.sum(tl.sum(tl.sum((x < 0).to(tl.int32), axis=3), axis=1), axis=0)
-            negatives += negative
-            others += held - negative
-        else:
-            row = finite_row(x, bins, high, scale, shift)
-            row = tl.where(_by_lane(inside, EXAMPLES, PARTS, LANES, FOURS), row, bins + 4)
-            words = tl.sum(row << (8 * tl.arange(0, 4)[None, None, None, :]), axis=3)
-            words = tl.reshape(words, [8, LANES])
-            counts = add_words(words, counts, LANES)
+    for turn in range(0, tiles, TURN):
+        for tile in range(turn, tl.minimum(turn + TURN, tiles)):
+            at = start + tile * (WIDTH // UNIT)
+            left = tl.minimum(tl.maximum(m - at, 0), WIDTH // UNIT).to(tl.int32) * UNIT
+            inside = present & (j < left)[None, :]
+            x = tl.load(base + at * UNIT + j[None, :], mask=inside, other=0.0)
+            if x.dtype != tl.float64:
+                x = x.to(tl.float32)
+            row = finite_row(x, bins, table, below, above, high, scale, origin, shift, WAY)
+            counters = tallied(counters, tl.where(inside, row, bins + 4), SIZE)
+            x = _by_lane(x.to(tl.float32), EXAMPLES, PARTS, LANES, FOURS)
+            norm += tl.sum(tl.sum(x * x, axis=3), axis=1)
+            if DIRECTIONS > 0:
+                v = tl.load(v0 + at * UNIT + j, mask=j < left, other=0.0)
+                d0 += tl.sum(tl.sum(x * _by_lane(v, 1, PARTS, LANES, FOURS), axis=3), axis=1)
+            if DIRECTIONS > 1:
+                v = tl.load(v1 + at * UNIT + j, mask=j < left, other=0.0)
+                d1 += tl.sum(tl.sum(x * _by_lane(v, 1, PARTS, LANES, FOURS), axis=3), axis=1)
+            if DIRECTIONS > 2:
+                v = tl.load(v2 + at * UNIT + j, mask=j < left, other=0.0)
+                d2 += tl.sum(tl.sum(x * _by_lane(v, 1, PARTS, LANES, FOURS), axis=3), axis=1)
+        counters, rows = summed(counters, rows, SIZE)
     there = partial + (tl.program_id(1).to(tl.int64) * n + who) * (1 + DIRECTIONS)
     total = tl.sum(norm.to(tl.float64), axis=1)
     tl.store(there, total, mask=who < n)
@@ -119,10 +108,7 @@ def _counted(
         tl.store(there + 2, tl.sum(d1.to(tl.float64), axis=1), mask=who < n)
     if DIRECTIONS > 2:
         tl.store(there + 3, tl.sum(d2.to(tl.float64), axis=1), mask=who < n)
-    add_counts(counts, out, bins)
-    if CENTRAL:
-        tl.atomic_add(out + shift - 1, tl.sum(negatives).to(tl.int64), sem="relaxed")
-        tl.atomic_add(out + shift, tl.sum(others).to(tl.int64), sem="relaxed")
+    add_rows(rows, out, bins, 1, SIZE, True)
     # Values that are not finite have been counted outside of the bins; where there may be some, they are looked for.
     if not (tl.abs(tl.sum(total, axis=0)) < float("inf")):
         nans = start * 0
@@ -132,7 +118,7 @@ def _counted(
             at = start + tile * (WIDTH // UNIT)
             left = tl.minimum(tl.maximum(m - at, 0), WIDTH // UNIT).to(tl.int32) * UNIT
             inside = present & (j < left)[None, :]
-            x = tl.load(base + at * UNIT + j[None, :], mask=inside, other=0.0).to(tl.float32)
+            x = tl.load(base + at * UNIT + j[None, :], mask=inside, other=0.0)
             nans += _true(x != x)
             most += _true(x == float("inf"))
             least += _true(x == float("-inf"))
@@ -142,17 +128,14 @@ def _counted(
         tl.atomic_add(out + bins + 3, most + least, sem="relaxed")
 
 
-def counted_block(
-    block: Tensor, directions: Sequence[Tensor], rows: Rows, bins: int, out: Tensor, sums: bool = True
-) -> Tensor:
-    """Add counts of a block [n, m] to ``out``; return partial sums [·, n, 1 + k], unless they are not asked for."""
+def counted_block(block: Tensor, directions: Sequence[Tensor], rows: Rows, bins: int, out: Tensor) -> Tensor:
+    """Add counts of a block [n, m] to ``out``; return partial sums of squares and products, [·, n, 1 + k]."""
     n, m = block.shape
     examples = min(EXAMPLES, power_of_two(n, 1))
-    lanes, parts = 32 * WARPS, EXAMPLES // examples
-    across, down = -(-m // (parts * lanes * 4)), -(-n // examples)
-    at_once, registers = SHARES[sums]
-    tiles = -(-across // max(1, programs(block, across * down, at_once) // down))
-    tiles = min(tiles, MOST_TILES if sums else MOST_COUNTED)
+    parts = VALUES // 4 // examples
+    across, down = -(-m // (parts * LANES * 4)), -(-n // examples)
+    tiles = -(-across // max(1, programs(block, across * down, PER_PROCESSOR) // down))
+    tiles = min(tiles, MOST_TILES)
     fours = m % 4 == 0 and block.stride(0) % 4 == 0
     partial = torch.empty(
         -(-across // tiles), n, 1 + len(directions), dtype=torch.float64, device=block.device
@@ -174,11 +157,12 @@ def counted_block(
             tiles,
             EXAMPLES=examples,
             PARTS=parts,
-            LANES=lanes,
+            LANES=LANES,
             DIRECTIONS=len(directions),
             FOURS=fours,
-            CENTRAL=rows.central and sums,
+            SIZE=rows.size,
+            WAY=rows.way,
+            TURN=MOST // VALUES,
             num_warps=WARPS,
-            maxnreg=registers,
         )
     return partial

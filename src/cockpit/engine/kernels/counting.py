@@ -12,18 +12,15 @@ from cockpit.engine.kernels.outer import count_products
 from cockpit.engine.kernels.placed import count_placed
 from cockpit.engine.kernels.rows import power_of_two, prepared
 
-MOST_ROWS, MOST_PLACED_ROWS, MOST_CELLS = 2048, 128, 8192
-"""Bounds on the tables that a program holds: in registers, and in 96 KiB of shared memory."""
+MOST_ROWS, MOST_PLACED_ROWS, MOST_COLUMNS = 2048, 128, 64
+"""Bounds on the tables that a program holds, in registers and shared memory."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def supports(grid: Grid, *tensors: Tensor) -> bool:
     """Say whether the kernels can count these tensors (of one type and device) in this grid."""
     rows = power_of_two(grid.bins + EXTRA + 1)
-    if grid.columns > 1:
-        fits = rows <= MOST_PLACED_ROWS and rows * power_of_two(grid.columns) <= MOST_CELLS
-    else:
-        fits = rows <= MOST_ROWS
+    fits = rows <= (MOST_PLACED_ROWS if grid.columns > 1 else MOST_ROWS) and grid.columns <= MOST_COLUMNS
     alike = len({(x.dtype, x.device) for x in tensors}) <= 1
     return fits and alike and all(x.dtype in DTYPES and runs_on(x) for x in tensors)
 

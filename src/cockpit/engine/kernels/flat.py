@@ -1,13 +1,12 @@
 """Counting values that are written out: every program counts its share of tiles, then adds its rows once.
 
-Most grids are counted by bit planes; this is the way in the others, and of float64.
+Most grids are counted in shared memory; this is the way in those of more bins.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 # (Triton evaluates annotations of kernels' parameters; those of tensors stay out.)
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from cockpit.engine.kernels.counted import counted_block
@@ -35,7 +34,7 @@ def _flat(
     BLOCK: tl.constexpr,
     WAY: tl.constexpr,
 ) -> None:
-    below, cap, high, scale, origin, shift = head_of(table)
+    below, above, high, scale, origin, shift = head_of(table)
     rows = tl.zeros([SIZE], tl.int32)
     lane = tl.arange(0, BLOCK)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
@@ -44,7 +43,7 @@ def _flat(
         x = tl.load(values + (tile // per_row).to(tl.int64) * stride + start + lane, mask=inside, other=0.0)
         if x.dtype != tl.float64:
             x = x.to(tl.float32)
-        row = row_of(x, bins, table, below, cap, high, scale, origin, shift, WAY)
+        row = row_of(x, bins, table, below, above, high, scale, origin, shift, WAY)
         rows += tl.histogram(tl.where(inside, row, bins + 4), SIZE)
     add_rows(rows, out, bins, 1, SIZE, True)
 
@@ -53,8 +52,8 @@ def count_flat(values: Tensor, rows: Rows, bins: int, out: Tensor) -> None:
     """Add the counts of values [n, m] to ``out`` [bins + EXTRA] int64."""
     if values.is_contiguous():
         values = values.view(1, -1)
-    if rows.planes and values.dtype != torch.float64:
-        counted_block(values, (), rows, bins, out, sums=False)
+    if rows.tallied:
+        counted_block(values, (), rows, bins, out)
         return
     n, width = values.shape
     per_row = -(-width // BLOCK)

@@ -4,52 +4,41 @@
 # (Triton evaluates annotations of kernels' parameters; those of tensors stay out.)
 from __future__ import annotations
 
-from cockpit.engine.kernels.language import fma_down, jit, tl
+from cockpit.engine.kernels.language import floor, fma_down, jit, tl
 
 
 @jit()
 def head_of(table):
     """Return the numbers before the edges of `cockpit.engine.kernels.rows.Rows.table`."""
-    below, cap, high = tl.load(table), tl.load(table + 1), tl.load(table + 2)
-    return below, cap, high, tl.load(table + 3), tl.load(table + 4), tl.load(table + 5).to(tl.int32)
+    below, above, high = tl.load(table), tl.load(table + 1), tl.load(table + 2)
+    return below, above, high, tl.load(table + 3), tl.load(table + 4), tl.load(table + 5).to(tl.int32)
 
 
 @jit()
-def finite_row(x, bins, high, scale, shift):
-    """Return the row of each float32 value, int32, by the way ``down``; what is not finite is outside the bins."""
-    # 1.5 · 2²³ and a row are a float32 whose last bits are the row
-    z = fma_down(x, scale.to(tl.float32), shift.to(tl.float32) + 12582913.0)
-    z = tl.minimum(tl.maximum(z, 12582912.0), bins.to(tl.float32) + 12582913.0)
-    return tl.where(x == high.to(tl.float32), bins, z.to(tl.int32, bitcast=True) - 0x4B400000)
+def finite_row(x, bins, table, below, above, high, scale, origin, shift, WAY: tl.constexpr):
+    """Return the row of each value, int32; the ways are explained in `cockpit.engine.kernels.rows`.
 
-
-@jit()
-def row_of(
-    x,
-    bins,
-    table,
-    below,
-    cap,
-    high,
-    scale,
-    origin,
-    shift,
-    WAY: tl.constexpr,
-):
-    """Return the row of each value, int32; the ways are explained in `cockpit.engine.kernels.rows`."""
+    NaN and −∞ are below the range, ∞ is above it.
+    """
     if WAY == "down":
-        row = finite_row(x, bins, high, scale, shift)
+        # 1.5 · 2²³ and a row are a float32 whose last bits are the row
+        z = fma_down(x, scale.to(tl.float32), shift.to(tl.float32) + 12582913.0)
+        z = tl.minimum(tl.maximum(z, 12582912.0), bins.to(tl.float32) + 12582913.0)
+        row = z.to(tl.int32, bitcast=True) - 0x4B400000
     else:
-        y = tl.minimum(tl.maximum(x, below.to(x.dtype)), cap.to(x.dtype))
-        wide = tl.where(x == x, y, cap.to(x.dtype)).to(tl.float64)
-        k = tl.floor((wide - origin) * scale).to(tl.int32) + shift
+        y = tl.minimum(tl.maximum(x, below.to(x.dtype)), above.to(x.dtype)).to(tl.float64)
+        row = floor((y - origin) * scale) + (shift + 1)
         if WAY == "edges":
-            k = tl.minimum(tl.maximum(k, 0), bins - 1)
-            left, right = tl.load(table + 6 + k), tl.load(table + 7 + k)
-            k = k - (wide < left).to(tl.int32) + (wide >= right).to(tl.int32)
-            closed = x.to(tl.float64) == tl.load(table + 6 + bins)
-            k = tl.where(closed, bins - 1, k)
-        row = tl.where(x > high.to(x.dtype), bins + 1, k + 1)
+            row = tl.minimum(tl.maximum(row, 1), bins)
+            left, right = tl.load(table + 5 + row), tl.load(table + 6 + row)
+            row = row - (y < left).to(tl.int32) + (y >= right).to(tl.int32)
+    return tl.where(x == high.to(x.dtype), bins, row)
+
+
+@jit()
+def row_of(x, bins, table, below, above, high, scale, origin, shift, WAY: tl.constexpr):
+    """Return the same, with rows of their own for NaN and what is infinite."""
+    row = finite_row(x, bins, table, below, above, high, scale, origin, shift, WAY)
     row = tl.where(x == x, row, bins + 2)
     return tl.where(tl.abs(x) == float("inf"), bins + 3, row)
 

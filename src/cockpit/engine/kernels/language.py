@@ -20,10 +20,11 @@ from torch import Tensor
 __all__ = [
     "INTERPRETED",
     "available",
+    "constexpr",
+    "floor",
     "fma_down",
     "jit",
     "on_device",
-    "population",
     "programs",
     "read_together",
     "runs_on",
@@ -42,6 +43,8 @@ if torch.version.cuda is not None or INTERPRETED:
         triton = tl = None
 else:  # the import would cost a third of a second for nothing
     triton = tl = None
+constexpr: Any = str if tl is None else tl.constexpr
+"""What makes a string of a module known to its kernels."""
 
 
 @cache
@@ -101,13 +104,10 @@ if INTERPRETED:  # which knows no machine instructions
         return (tl.floor(x.to(tl.float64) * scale.to(tl.float64)) + offset.to(tl.float64)).to(tl.float32)
 
     @jit()
-    def population(x):
-        """Return how many bits of each word are set."""
-        x = x.to(tl.uint32, bitcast=True)
-        x = x - ((x >> 1) & 0x55555555)
-        x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
-        x = (x + (x >> 4)) & 0x0F0F0F0F
-        return ((x * 0x01010101) >> 24).to(tl.int32)
+    def floor(x):
+        """Return the integer not above each float64, int32; there must be one."""
+        return tl.floor(x).to(tl.int32)
+
 
 else:
 
@@ -124,8 +124,14 @@ else:
         )
 
     @jit()
-    def population(x):
-        """Return how many bits of each word are set."""
+    def floor(x):
+        """Return the integer not above each float64, int32; there must be one."""
+        # 1.5 · 2⁵² and an integer are a float64 whose last bits are the integer: conversions are slower
         return tl.inline_asm_elementwise(
-            "popc.b32 $0, $1;", "=r,r", [x], dtype=tl.int32, is_pure=True, pack=1
+            "{ .reg .f64 sum; .reg .b32 high; add.rm.f64 sum, $1, 0d4338000000000000; mov.b64 {$0, high}, sum; }",
+            "=r,d",
+            [x],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
         )

@@ -95,7 +95,7 @@ def multiplied(
         if DIRECTIONS > 2:
             w2 = tl.load(v2 + place, mask=inside, other=0.0)
     if SIZE > 0:
-        below, cap, high, scale, origin, shift = head_of(table)
+        below, above, high, scale, origin, shift = head_of(table)
         present = tl.minimum(outputs - first_o, OUTPUTS) * tl.minimum(inputs - first_i, INPUTS)
     if SQUARES:
         square = tl.zeros([OUTPUTS, INPUTS], tl.float32)
@@ -172,7 +172,7 @@ def multiplied(
                 if PACKED:
                     of_b, of_a = fitting(tl.load(greatest + n)), fitting(tl.load(greatest + examples + n))
                     g = g * _power(254 - of_b) * _power(254 - of_a)
-                row = row_of(g * factor, bins, table, below, cap, high, scale, origin, shift, WAY)
+                row = row_of(g * factor, bins, table, below, above, high, scale, origin, shift, WAY)
                 if not FULL:
                     row = tl.where(inside, row, bins + 4)
                 rows = tl.histogram(tl.reshape(row, [OUTPUTS * INPUTS]), SIZE)

@@ -9,11 +9,11 @@ from torch import Tensor
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, programs, tl
 from cockpit.engine.kernels.rows import Rows, power_of_two
+from cockpit.engine.kernels.tally import LANES, LEAST, MOST, WARPS, opened, summed, tallied
 
 BLOCK = 2048
-"""Products in a tile."""
+"""Products in a tile, at most."""
 TALLEST = 32
-WARPS = 4
 PER_PROCESSOR = 8
 
 
@@ -43,9 +43,14 @@ def _outer(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     WAY: tl.constexpr,
+    TALLIED: tl.constexpr,
+    TURN: tl.constexpr,
 ) -> None:
-    below, cap, high, scale, origin, shift = head_of(table)
+    below, above, high, scale, origin, shift = head_of(table)
     rows = tl.zeros([SIZE], tl.int32)
+    turn = pairs * 0
+    if TALLIED:
+        counters = opened(SIZE)
     for pair in range(tl.program_id(0), pairs, tl.num_programs(0)):
         n = (pair // tall).to(tl.int64)
         o = (pair % tall) * HEIGHT + tl.arange(0, HEIGHT)
@@ -58,7 +63,7 @@ def _outer(
                 bins,
                 table,
                 below,
-                cap,
+                above,
                 high,
                 scale,
                 origin,
@@ -66,7 +71,16 @@ def _outer(
                 WAY,
             )
             row = tl.where((o < height)[:, None] & (i < width)[None, :], row, bins + 4)
-            rows += tl.histogram(tl.reshape(row, [HEIGHT * WIDTH]), SIZE)
+            if TALLIED:
+                counters = tallied(counters, row, SIZE)
+                turn += 1
+                if turn == TURN:
+                    turn = pairs * 0
+                    counters, rows = summed(counters, rows, SIZE)
+            else:
+                rows += tl.histogram(tl.reshape(row, [HEIGHT * WIDTH]), SIZE)
+    if TALLIED:
+        counters, rows = summed(counters, rows, SIZE)
     add_rows(rows, out, bins, 1, SIZE, True)
 
 
@@ -75,7 +89,7 @@ def count_products(a: Tensor, b: Tensor, rows: Rows, bins: int, out: Tensor) -> 
     n, width = a.shape
     height = b.shape[1]
     tile = min(TALLEST, power_of_two(height, 4))
-    across = min(BLOCK // tile, power_of_two(width, 32))
+    across = min(BLOCK // tile, power_of_two(width, LEAST * LANES // tile))
     tall = -(-height // tile)
     with on_device(a):
         _outer[(programs(a, n * tall, PER_PROCESSOR),)](
@@ -94,6 +108,8 @@ def count_products(a: Tensor, b: Tensor, rows: Rows, bins: int, out: Tensor) -> 
             HEIGHT=tile,
             WIDTH=across,
             WAY=rows.way,
+            TALLIED=rows.tallied,
+            TURN=MOST // (tile * across // LANES),
             num_warps=WARPS,
             enable_fp_fusion=False,
         )

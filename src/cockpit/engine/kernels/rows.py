@@ -22,11 +22,10 @@ from torch import Tensor
 
 from cockpit.engine.binning import EXTRA, Grid
 from cockpit.engine.kernels.constants import constant
+from cockpit.engine.kernels.tally import SIZES
 
 FARTHEST = 2**21
 """Most bins that ``down`` knows: their indices are exact beside the constant."""
-MOST_PLANES = 128
-"""Rows that fit into seven bits, by which `cockpit.engine.kernels.planes` counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,17 +34,17 @@ class Rows:
 
     way: str
     table: Tensor
-    """float64: the largest value of the type below the range, below its end, not above its end; scale, origin, shift;
-    then the edges."""
+    """float64: the largest value of the type below the range, the smallest above it, the largest not above it; scale,
+    origin, shift; then the edges."""
     size: int
-    """Rows, rounded up to a power of two, at least a warp of them."""
+    """Rows, rounded up to a power of two, at least as many as a program has lanes."""
     central: bool
     """Zero is an edge between two bins: values near it are told apart by their sign."""
 
     @property
-    def planes(self) -> bool:
-        """Whether rows are known from float32 alone, and few enough to be counted by their bits."""
-        return self.way == "down" and self.size <= MOST_PLANES
+    def tallied(self) -> bool:
+        """Whether rows are few enough to be counted in shared memory."""
+        return self.size in SIZES
 
 
 def prepared(grid: Grid, double: bool, device: torch.device) -> Rows:
@@ -65,15 +64,16 @@ def _prepared(grid: Grid, double: bool) -> tuple[str, tuple[float, ...], int, bo
     beside = np.concatenate([near, np.nextafter(near, kind(-np.inf)), np.nextafter(near, kind(np.inf))])
     below, cap = _largest_below(edge[0], kind), _largest_below(edge[-1], kind)
     high = float(near[-1]) if near[-1] == edge[-1] else cap
-    wide = np.clip(beside, below, cap).astype(np.float64)
+    above = float(min(np.nextafter(kind(high), kind(np.inf)), np.finfo(kind).max))
+    wide = np.clip(beside, below, above).astype(np.float64)
     guess = np.floor((wide - origin) * scale) + shift
-    # The last edge is closed: kernels see `cap` in its place, which must then be in the last bin.
+    # The last edge is closed: kernels put `high` into the last bin, where it must belong.
     sure = bool((guess == np.searchsorted(edge, wide, side="right") - 1).all()) and cap >= edge[-2]
     exact = len(zero) > 0 and scale < 2.0**100 and float(np.float32(scale)) == scale and grid.bins <= FARTHEST
     way = "edges" if not sure else "down" if exact and not double else "wide"
-    numbers = (below, cap, high, float(scale), origin, float(shift), *edge.tolist())
+    numbers = (below, above, high, float(scale), origin, float(shift), *edge.tolist())
     central = way == "down" and 0 < shift < grid.bins
-    return way, numbers, power_of_two(grid.bins + EXTRA + 1, 32), central
+    return way, numbers, power_of_two(grid.bins + EXTRA + 1, SIZES[0]), central
 
 
 def _largest_below(x: float, kind: Any) -> float:

@@ -19,6 +19,7 @@ from cockpit.engine.kernels.constants import constant
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, tl
 from cockpit.engine.kernels.rows import prepared
+from cockpit.engine.kernels.tally import LANES, MOST, WARPS, opened, summed, tallied
 
 EXAMPLES, BLOCK = 4, 512
 """A program's examples, and positions in a tile."""
@@ -43,6 +44,8 @@ def _segments(
     DIRECTIONS: tl.constexpr,
     SIZE: tl.constexpr,
     WAY: tl.constexpr,
+    TALLIED: tl.constexpr,
+    TURN: tl.constexpr,
 ) -> None:
     example = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
     segment = tl.program_id(1)
@@ -53,8 +56,11 @@ def _segments(
     d1 = tl.zeros([EXAMPLES, BLOCK], tl.float32)
     d2 = tl.zeros([EXAMPLES, BLOCK], tl.float32)
     if SIZE > 0:
-        below, cap, high, scale, origin, shift = head_of(table)
+        below, above, high, scale, origin, shift = head_of(table)
         rows = tl.zeros([SIZE], tl.int32)
+        turn = segment * 0
+        if TALLIED:
+            counters = opened(SIZE)
     stop = tl.load(bounds + segment + 1)
     for start in range(tl.load(bounds + segment), stop, BLOCK):
         j = start + tl.arange(0, BLOCK)
@@ -71,9 +77,16 @@ def _segments(
             v = tl.load(v2 + j, mask=j < stop, other=0.0)
             d2 = tl.fma(x, tl.broadcast_to(v[None, :], [EXAMPLES, BLOCK]), d2)
         if SIZE > 0:
-            row = row_of(x, bins, table, below, cap, high, scale, origin, shift, WAY)
+            row = row_of(x, bins, table, below, above, high, scale, origin, shift, WAY)
             row = tl.where(inside, row, bins + 4)
-            rows += tl.histogram(tl.reshape(row, [EXAMPLES * BLOCK]), SIZE)
+            if TALLIED:
+                counters = tallied(counters, row, SIZE)
+                turn += 1
+                if turn == TURN:
+                    turn = segment * 0
+                    counters, rows = summed(counters, rows, SIZE)
+            else:
+                rows += tl.histogram(tl.reshape(row, [EXAMPLES * BLOCK]), SIZE)
     at = sums + (segment.to(tl.int64) * n + example) * (1 + DIRECTIONS)
     tl.store(at, tl.sum(norm.to(tl.float64), axis=1), mask=present)
     if DIRECTIONS > 0:
@@ -83,6 +96,8 @@ def _segments(
     if DIRECTIONS > 2:
         tl.store(at + 3, tl.sum(d2.to(tl.float64), axis=1), mask=present)
     if SIZE > 0:
+        if TALLIED:
+            counters, rows = summed(counters, rows, SIZE)
         add_rows(rows, out + segment * (bins + EXTRA), bins, 1, SIZE, True)
 
 
@@ -124,7 +139,9 @@ def segment_statistics(
                 DIRECTIONS=len(directions),
                 SIZE=0 if rows is None else rows.size,
                 WAY="" if rows is None else rows.way,
-                num_warps=4,
+                TALLIED=rows is not None and rows.tallied,
+                TURN=MOST // (EXAMPLES * BLOCK // LANES),
+                num_warps=WARPS,
                 enable_fp_fusion=False,
             )
     sums = sums.permute(

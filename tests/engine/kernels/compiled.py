@@ -1,0 +1,90 @@
+"""Compiles kernels for a GPU that is not there; test_compiled.py runs it in a process of its own.
+
+Triton is imported where torch is made for a GPU only, so ``torch.version.cuda`` must be set before this is imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cockpit.engine import kernels
+from cockpit.engine.binning import Grid
+from cockpit.engine.kernels.language import triton
+
+DOWN, WIDE, EDGES, MANY = (
+    Grid(100, -2.0, 2.0),
+    Grid(200, -1.0, 3.3),
+    Grid(200, 0.1, 0.1 + 1e-6),
+    Grid(1000, -2.0, 2.0),
+)
+BY_PLACE, BY_PLACE_MORE = Grid(40, -1.0, 1.0, 50), Grid(100, -2.0, 2.0, 64)
+N = 9
+"""Examples."""
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(*shape, dtype=dtype)
+
+
+def places(m: int) -> Tensor:
+    return zeros(m, dtype=torch.int32)
+
+
+def outer(grid: Grid, height: int, width: int, dtype: torch.dtype = torch.float32) -> object:
+    place = places(height * width) if grid.columns > 1 else None
+    return kernels.count_outer(zeros(N, width, dtype=dtype), zeros(N, height, dtype=dtype), grid, place)
+
+
+CALLS: dict[str, Callable[[], object]] = {
+    "block": lambda: kernels.block_statistics(zeros(N, 4096), 3 * [zeros(4096)], DOWN),
+    "block of odd rows": lambda: kernels.block_statistics(zeros(N, 4095), [zeros(4095)], WIDE),
+    "block of four rows": lambda: kernels.block_statistics(zeros(4, 4096), [zeros(4096)], EDGES),
+    "float32": lambda: kernels.count(zeros(1, 4096), DOWN),
+    "bfloat16": lambda: kernels.count(zeros(1, 4096, dtype=torch.bfloat16), DOWN),
+    "float64": lambda: kernels.count(zeros(1, 4096, dtype=torch.float64), WIDE),
+    "segments": lambda: kernels.segment_statistics(zeros(N, 700), (300, 400), 3 * [zeros(700)], DOWN),
+    "outer": lambda: outer(DOWN, 300, 785),
+    "outer, low": lambda: outer(DOWN, 3, 10, torch.bfloat16),
+    "outer, narrow": lambda: outer(EDGES, 64, 3),
+    "outer of float64": lambda: outer(DOWN, 10, 64, torch.float64),
+    "by place": lambda: kernels.count(zeros(N, 4096), BY_PLACE, places(4096)),
+    "by place, odd": lambda: kernels.count(zeros(N, 4095), BY_PLACE_MORE, places(4095)),
+    "outer by place": lambda: outer(BY_PLACE, 30, 78, torch.bfloat16),
+    "many bins": lambda: kernels.count(zeros(N, 4096), MANY),
+    "many bins of a block": lambda: kernels.block_statistics(zeros(N, 4096), [zeros(4096)], MANY),
+}
+
+
+def main(folder: str) -> None:
+    """Write what the compiler made of each call."""
+    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
+    triton.runtime.driver.set_active(
+        SimpleNamespace(
+            get_current_device=lambda: 0,
+            get_current_stream=lambda device: 0,
+            get_current_target=lambda: target,
+        )
+    )
+    made: list[tuple[Any, dict[str, Any]]] = []
+
+    def compiled(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *args, **named: made.append((kernel.warmup(*args, grid=grid, **named), named))
+
+    triton.runtime.jit.KernelInterface.__getitem__ = compiled
+    found = {}
+    for name, call in CALLS.items():
+        made.clear()
+        call()
+        ((kernel, named),) = made
+        found[name] = {form: kernel.asm[form] for form in ("ttgir", "ptx", "sass")} | {
+            "shared": kernel.metadata.shared,
+            "constants": {key: value for key, value in named.items() if key.isupper()},
+        }
+    Path(folder, "compiled.json").write_text(json.dumps(found))

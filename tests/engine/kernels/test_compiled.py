@@ -1,0 +1,128 @@
+"""Without a GPU the kernels are compiled for one: the interpreter knows neither their PTX nor who holds a value."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cockpit.engine.kernels.language import INTERPRETED
+from cockpit.engine.kernels.tally import LANES, LEAST, MOST
+
+HERE = Path(__file__).parent
+PROGRAM = """import sys, torch
+torch.version.cuda = torch.version.cuda or "12.8"
+from engine.kernels.compiled import main
+main(sys.argv[1])"""
+UNCOUNTED = {"many bins", "many bins of a block"}
+SPILLS = {"outer by place"}
+"""Has a few registers too many, but not where it counts."""
+ROOM = 48 * 1024
+"""Bytes of shared memory that a program may have without asking; Triton asks for its own share only."""
+
+Call = tuple[str, list[int], str]
+"""Of instructions on counters: themselves, the shape of the operand, its layout."""
+
+
+def calls(ttgir: str) -> list[Call]:
+    layouts = dict(re.findall(r"^(#\w+) = (#ttg\..*)$", ttgir, re.MULTILINE))
+    pattern = r'elementwise_inline_asm "([^"]*)" \{.*\} %\w+ : tensor<((?:\d+x)+)i32, (.*?)> -> '
+    found = [(asm, shape, layout) for asm, shape, layout in re.findall(pattern, ttgir) if "cockpit" in asm]
+    assert len(found) == sum("cockpit_counters" in line for line in ttgir.splitlines())
+    return [
+        (
+            asm,
+            [int(n) for n in shape[:-1].split("x")],
+            re.sub(r"#(?!ttg)\w+", lambda m: layouts[m[0]], layout),
+        )
+        for asm, shape, layout in found
+    ]
+
+
+def copies(shape: list[int], layout: str) -> float:
+    """Return how many registers of all threads hold each element (of a slice: at most)."""
+    if part := re.fullmatch(r"#ttg\.slice<\{dim = (\d+), parent = (.*)\}>", layout):
+        dim = int(part[1])
+        return copies([*shape[:dim], 1, *shape[dim:]], part[2])
+    if layout.startswith("#ttg.linear"):
+        return 2 ** len(re.findall(r"\[[\d, ]+\]", layout)) / math.prod(shape)
+    assert layout.startswith("#ttg.blocked"), layout
+    sizes = [
+        [int(n) for n in re.search(rf"{key} = \[([\d, ]+)\]", layout)[1].split(",")]  # type: ignore[index]
+        for key in ("sizePerThread", "threadsPerWarp", "warpsPerCTA")
+    ]
+    return math.prod(max(1.0, math.prod(n) / extent) for extent, *n in zip(shape, *sizes, strict=True))
+
+
+def blocked(size: list[int], threads: list[int], warps: list[int]) -> str:
+    return f"#ttg.blocked<{{sizePerThread = {size}, threadsPerWarp = {threads}, warpsPerCTA = {warps}}}>"
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "expected"),
+    [
+        ([8, 512], blocked([1, 4], [1, 32], [1, 4]), 1),
+        ([8, 64], blocked([1, 4], [1, 32], [1, 4]), 8),
+        ([128], "#ttg.slice<{dim = 1, parent = " + blocked([1, 1], [32, 1], [4, 1]) + "}>", 1),
+        ([128], "#ttg.slice<{dim = 0, parent = " + blocked([1, 1], [2, 16], [1, 4]) + "}>", 2),
+        ([4, 2], "#ttg.linear<{register = [[0, 1]], lane = [[1, 0], [2, 0]], warp = [], block = []}>", 1),
+        (
+            [4, 2],
+            "#ttg.linear<{register = [[0, 1]], lane = [[1, 0], [2, 0]], warp = [[0, 0]], block = []}>",
+            2,
+        ),
+    ],
+)
+def test_layouts_are_understood(shape: list[int], layout: str, expected: int) -> None:
+    assert copies(shape, layout) == expected
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("compiled")
+    environment = os.environ | {
+        "TRITON_CACHE_DIR": str(folder / "cache"),
+        "PYTHONPATH": str(HERE.parents[1]),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, dict[str, Any]] = json.loads((folder / "compiled.json").read_text())
+    return found
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_kernels_are_compiled_and_count_every_value_once(compiled: dict[str, dict[str, Any]]) -> None:
+    for name, made in compiled.items():
+        counters = [int(n) for n in re.findall(r"\.b8 cockpit_counters\[(\d+)\]", made["ptx"])]
+        assert len(counters) == (name not in UNCOUNTED), f"{name}: counters are declared elsewhere or twice"
+        assert sum(counters) + made["shared"] <= ROOM, f"{name}: {counters} + {made['shared']} bytes"
+        spilled = "STL" in made["sass"]
+        assert spilled <= (name in SPILLS), f"{name}: registers are spilled"
+        at_once, places = 0, set()
+        for asm, shape, layout in calls(made["ttgir"]):
+            held = math.prod(shape) // LANES
+            if "ld.shared.u8" in asm:
+                assert copies(shape, layout) == 1, f"{name}: {shape} in {layout}"
+                if "%tid.x" in asm:
+                    assert held % LEAST == 0, f"{name}: a lane holds {held} values"
+                    at_once = held
+                else:
+                    at_once = 1
+                    places.add(layout)
+            elif "st.shared.v4" in asm:
+                assert (held, copies(shape, layout)) == (1, 1), f"{name}: cleared more than once"
+        assert len(places) <= 1, f"{name}: a counter is now one lane's, now another's"
+        assert at_once * made["constants"].get("TURN", 0) <= MOST, f"{name}: counters overflow"
+        assert (at_once > 0) == (name not in UNCOUNTED), f"{name}: who counts?"
