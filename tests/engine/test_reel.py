@@ -22,6 +22,11 @@ from engine.replayed import CUDA
 DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
 
 
+@pytest.fixture(autouse=True)
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ON_CPU", module.LONGEST)
+
+
 def reel_of(device: str, *makers: Callable[[Tensor], Tensor]) -> tuple[Tensor, Reel]:
     """Return a number that recordings read, and a reel of what is made of it."""
     source = torch.zeros(3, dtype=torch.float64, device=device)
@@ -183,3 +188,10 @@ def test_another_thread_may_ask_while_replays_go_on(device: str) -> None:
         done.set()
         thread.join()
     check(rows, range(200))
+
+
+def test_on_a_cpu_every_row_is_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ON_CPU", 1)
+    rows = replayed(*reel_of("cpu"), range(3))
+    assert all(row.arrived for row in rows)
+    check(rows, range(3))

@@ -15,7 +15,7 @@ from torch import Tensor
 from cockpit.engine import native
 from cockpit.engine.parts import wide
 from cockpit.engine.precision import wide_dtype
-from cockpit.engine.script import noted
+from cockpit.engine.script import noted, writing
 from cockpit.engine.sums import ROW
 
 GROUP = 2**24
@@ -50,10 +50,9 @@ def multiples(values: Mapping[str, Tensor], factors: Mapping[str, float]) -> dic
 
 
 def _on_cpu(vectors: Sequence[Tensor], origins: Sequence[Tensor] | None) -> list[Tensor]:
-    tiny = len(vectors) < FEW and all(
-        v.numel() <= ROW for v in vectors
-    )  # calls of C take longer than of torch
-    if not tiny and (found := native.lengths(vectors, origins or ())) is not None:
+    tiny = len(vectors) < FEW and all(v.numel() <= ROW for v in vectors)
+    # Calls of C take longer than of torch, but not those of a script.
+    if (not tiny or writing()) and (found := native.lengths(vectors, origins or ())) is not None:
         return found
     return _by_torch(vectors, origins)
 

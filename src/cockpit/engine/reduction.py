@@ -52,7 +52,8 @@ def _at_once(
     g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
 ) -> dict[Statistic, Tensor]:
     """Take norms, projections and a histogram of a small parameter in one call on a CPU; empty where it cannot be."""
-    if g.parameter.device.type != "cpu" or g.examples * g.parameter.numel() > FEW or len(g.parts) != 1:
+    few = len(g.parts) == 1 and g.examples * g.parameter.numel() <= FEW
+    if not few or g.parameter.device.type != "cpu" or kernels.runs_on(g.parameter):
         return {}
     if not any(isinstance(s, Norm2 | Histogram1d) or s in directions for s in statistics):
         return {}

@@ -24,6 +24,8 @@ from cockpit.engine.transfer import Array, Arriving, Packed, Sent
 
 LONGEST = 16
 """Rows of a reel at most."""
+ON_CPU = 1
+"""Rows of one on a CPU, which need not go and fetch them."""
 ROOM = 2**18
 """Bytes of a reel at most; numbers larger than half of that are copied at every step."""
 
@@ -54,7 +56,8 @@ class Reel:
         layout, pack = work()
         floats = [] if pack.floats is None else [pack.floats.view(torch.int64)]
         row = torch.cat([*floats, *([] if pack.integers is None else [pack.integers])])
-        self.rows = max(1, min(LONGEST, ROOM // max(1, row.nbytes)))
+        longest = LONGEST if row.is_cuda else ON_CPU
+        self.rows = max(1, min(longest, ROOM // max(1, row.nbytes)))
         self.wound = self.wound[: self.rows * len(row)] if self.rows > 1 else row
         if self.rows > 1:
             # (Not `copy_`: a graph that holds copies takes several times as long to launch as one of kernels only.)

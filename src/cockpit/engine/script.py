@@ -23,7 +23,23 @@ P = ParamSpec("P")
 
 WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """Marks of operations whose outcome Python, or a shape, may depend on."""
-EMPTY = "aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided"
+EMPTY = {"aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided"}
+CONSTANT = {
+    f"aten::{name}{like}"
+    for name in (
+        "zeros",
+        "ones",
+        "full",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "arange",
+        "eye",
+        "scalar_tensor",
+    )
+    for like in ("", "_like")
+}
+"""Operations whose results are the same every time, and are there already unless somebody writes into them."""
 
 _here = threading.local()
 
@@ -37,6 +53,9 @@ class Script(TorchDispatchMode):
         self._kept: list[Any] = []
         """What the calls read and write, lest its memory be given to somebody else."""
         self._made: set[int] = set()
+        self._constant: dict[int, int] = {}
+        """Memory of constants, and the call that makes each."""
+        self._overwritten: set[int] = set()
         self._before: list[tuple[Tensor, Tensor]] = []
         """Of what was there before and is written into: its numbers."""
 
@@ -48,6 +67,8 @@ class Script(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _here.script = None
+        spared = {call for memory, call in self._constant.items() if memory not in self._overwritten}
+        self._calls = [call for k, call in enumerate(self._calls) if k not in spared]
         for place, value in reversed(self._before):
             place.copy_(value)  # nothing has been done yet
         self._before.clear()
@@ -68,7 +89,11 @@ class Script(TorchDispatchMode):
         found = func(*args, **kwargs)
         fresh = self._fresh(tree_leaves(found), tree_leaves((args, kwargs)))
         self._kept.append((args, kwargs, found))
-        if fresh and not written and (direct := _into(func, fresh)) is not None and found is fresh[0]:
+        if fresh and name in CONSTANT:
+            self._constant[_memory(found)] = len(self._calls)
+        if name == "aten::_to_copy" and fresh:
+            self._calls.append(partial(found.copy_, args[0]))
+        elif fresh and not written and (direct := _into(func, fresh)) is not None and found is fresh[0]:
             self._calls.append(partial(direct, *args, **kwargs, out=found))
         elif fresh and name not in EMPTY:
             self._calls.append(partial(_again, partial(func, *args, **kwargs), tree_leaves(found), fresh))
@@ -78,13 +103,16 @@ class Script(TorchDispatchMode):
 
     def overwrite(self, tensors: Iterable[Tensor]) -> None:
         """Take note that tensors are going to be written into."""
-        self._before += [(t, t.clone()) for t in tensors if _memory(t) not in self._made]
+        for t in tensors:
+            self._overwritten.add(_memory(t))
+            if _memory(t) not in self._made:
+                self._before.append((t, t.clone()))
 
-    def add(self, call: Callable[[], object], kept: object, made: Iterable[Tensor] = ()) -> None:
-        """Take note of a call; ``kept`` is what it reads and writes, and of that ``made`` what it made itself."""
+    def add(self, call: Callable[[], object], kept: object, written: Iterable[Tensor]) -> None:
+        """Take note of a call; ``kept`` is what it reads and writes, and of that ``written`` what it may write into."""
         self._calls.append(call)
         self._kept.append(kept)
-        self._made.update(map(_memory, made))
+        self._overwritten.update(map(_memory, written))
 
     def _fresh(self, found: Sequence[object], given: Sequence[object]) -> list[Tensor]:
         """Return the results on this device that are no views of what was given."""
@@ -99,7 +127,14 @@ def note(function: Callable[..., object], *args: Any, kept: object) -> None:
     """Take note of a kernel's call, if a script is being written; ``kept`` are the tensors it reads and writes."""
     script: Script | None = getattr(_here, "script", None)
     if script is not None:
-        script.add(partial(function, *args), (args, kept))
+        script.add(
+            partial(function, *args), (args, kept), (t for t in tree_leaves(kept) if isinstance(t, Tensor))
+        )
+
+
+def writing() -> bool:
+    """Say whether a script is being written."""
+    return getattr(_here, "script", None) is not None
 
 
 def noted(function: Callable[P, T]) -> Callable[P, T]:
@@ -119,6 +154,7 @@ def noted(function: Callable[P, T]) -> Callable[P, T]:
         results = [t for t in tree_leaves(found) if isinstance(t, Tensor)]
         if results:
             again = partial(_again, partial(function, *args, **kwargs), results, results)
+            script._made.update(map(_memory, results))
             script.add(again, (args, kwargs, found), results)
         return found
 

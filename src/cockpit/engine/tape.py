@@ -221,8 +221,10 @@ class Tape:
         table.close([*self._batch.statistics, *([Total()] if a.sums else [])])
         if set(table.covered) != table.used:
             raise RuntimeError(f"a layer's formula failed: {table.gaps}")
-        zero = torch.zeros_like(next(iter(self._lengths.values())))
-        a.fold(table, {name: self._lengths.get(name, zero) for name in table.parameters})
+        if without := [name for name in table.parameters if name not in self._lengths]:
+            zero = torch.zeros_like(next(iter(self._lengths.values())))
+            self._lengths.update(dict.fromkeys(without, zero))
+        a.fold(table, {name: self._lengths[name] for name in table.parameters})
         for s in a.recorded:
             if isinstance(s, Separation):
                 names = [name for name in a.parameters if name in s.origin]

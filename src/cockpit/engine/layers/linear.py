@@ -20,7 +20,7 @@ def linear(call: Call) -> dict[str, Part]:
         a, b = wide(a), wide(b)
     parts: dict[str, Part] = {"weight": outer(a, b, weight)}
     if call.module.bias is not None:  # the sum takes as long to read as the products do
-        parts["bias"] = Dense(b.sum(1, dtype=wide(b[:0]).dtype))
+        parts["bias"] = Dense(wide(b[:, 0]) if b.shape[1] == 1 else b.sum(1, dtype=wide(b[:0]).dtype))
     return parts
 
 
