@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cockpit import Histogram
+from cockpit import Cockpit, Histogram
 from cockpit.engine import tapes as tapes_module
 from cockpit.engine.tape import Tape
 from cockpit.engine.tapes import MOST, REPEATS
@@ -274,3 +274,17 @@ def test_a_watched_step_does_not_wait_for_the_device(
     assert len(replays) == before + 5
     found = records(tmp_path)
     assert {status for (_, name, _), (_, status) in found.items() if name == "norm_test"} == {"ok"}
+
+
+def test_the_plain_way_records_nothing(tmp_path: Path, replays: list[Tape]) -> None:
+    training = Training(tmp_path, "replayed", quantities=["norm_test", "hess_trace"])
+    assert training.cockpit is not None
+    training.cockpit.close()
+    plain = Cockpit(
+        training.model, training.opt, quantities=["norm_test"], run=tmp_path / "plain", fast=False
+    )
+    training.cockpit = plain
+    for _ in range(8):
+        training.step()
+    plain.close()
+    assert replays == []

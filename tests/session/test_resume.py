@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from cockpit import Alpha, Cockpit, GradAbsMax, GradHist1d, HessMaxEV, HessTrace, InnerTest, Run, every
+from cockpit.engine.recorder import Recorder
 from session.loops import batch, differences, events, everything, losses_of, net, records, sgd
 
 
@@ -70,6 +71,13 @@ def whole(folder: Path, total: int, quantities: Any, pieces: int = 1) -> None:
         advance(cockpit, model, opt, range(total), pieces)
 
 
+@pytest.fixture
+def _ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing recorded: a replay, which a resumed training begins later, rounds in another way."""
+    monkeypatch.setattr(Recorder, "serves", lambda device: False)
+
+
+@pytest.mark.usefixtures("_ordinary")
 @pytest.mark.parametrize("stop", [1, 3])
 @pytest.mark.parametrize("lost", [0, 2])
 @pytest.mark.parametrize("pieces", [1, 2])
@@ -78,6 +86,14 @@ def test_resumed_run_is_the_uninterrupted_one(tmp_path: Path, stop: int, lost: i
     interrupted(tmp_path / "parts", stop, 6, everything, pieces, lost)
     assert not exactly(records(tmp_path / "parts"), records(tmp_path / "whole"))
     assert (stop, "resumed") in events(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("stop", [2, 7])
+def test_a_resumed_run_that_is_recorded(tmp_path: Path, stop: int):
+    whole(tmp_path / "whole", 12, everything)
+    interrupted(tmp_path / "parts", stop, 12, everything)
+    found, expected = records(tmp_path / "parts"), records(tmp_path / "whole")
+    assert differences(found, expected, rtol=1e-9) == []
 
 
 def test_adapted_bins_and_sparse_schedules_survive(tmp_path: Path):

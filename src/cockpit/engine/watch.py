@@ -107,7 +107,7 @@ class Watch:
 
     def _simple(self, step: Step, asked: Requests) -> bool:
         """Say whether the step may be replayed: weights all the same, gradients new, nothing asked for but numbers."""
-        if step.losses and not step.own and self._share is None:
+        if not self.fast or (step.losses and not step.own and self._share is None):
             return False
         if step.entered > 1 or step.accumulated.anything or not Recorder.serves(self._device):
             return False
