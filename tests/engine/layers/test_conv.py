@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from cockpit.engine import gradients
+from cockpit.engine import gradients, native
 from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.native import Taps
 from layer_check import check, filled, gradients_of, normal, trace
 
 CONV: dict[int, type[nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -112,20 +113,29 @@ def test_small_blocks_change_nothing(shape: tuple[int, int, int], monkeypatch: p
     check(module, normal(5, *shape), n=5, again=(normal(5, *shape, seed=1),))
 
 
-def test_patches_are_never_formed_for_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiled", [False, True], ids=["by torch", "by a kernel"])
+def test_patches_are_never_formed_for_the_whole_batch(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gradients, "BLOCK", 3000)
     module = filled(nn.Conv2d(2, 3, 3))
     _, calls = trace(module, [((normal(8, 2, 10, 10),), {})], 8)
     (part,) = gradients_of(calls)["weight"].parts
     largest = 0
-    unfold = F.unfold
+    if not compiled:
+        monkeypatch.setattr(native, "patches", lambda *_: None)
+    elif native.patches(normal(1, 1, 3, 3), *[Taps(1, 1, 1, 0, 0)] * 2) is None:
+        pytest.skip("needs a C compiler")
+    where, name = (native, "patches") if compiled else (F, "unfold")
+    unfold = getattr(where, name)
 
     def watched(images: torch.Tensor, *args: Any) -> torch.Tensor:
         nonlocal largest
         largest = max(largest, len(images))
-        return unfold(images, *args)
+        found: torch.Tensor = unfold(images, *args)
+        return found
 
-    monkeypatch.setattr(F, "unfold", watched)
+    monkeypatch.setattr(where, name, watched)
     part.dense(0, 8)
     assert largest == 2  # 64 places of 18 + 3 numbers are 1344 for each example
     largest = 0

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad as G
 
-from cockpit.engine import gradients
+from cockpit.engine import gradients, native
 from cockpit.engine.kernels import Products, runs_on
 from cockpit.engine.kernels.images import Window, padded
 from cockpit.engine.kernels.products import rounds
 from cockpit.engine.layers.formula import Call, formula
+from cockpit.engine.native import Taps
 from cockpit.engine.parts import Dense, Lazy, Outer, Part, wide
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -75,6 +76,13 @@ def _padding(m: Convolution) -> list[int]:
     return pads
 
 
+def _axes(m: Convolution | Transposed, pads: Sequence[int]) -> tuple[Taps, Taps]:
+    """Return the two axes of a convolution, whose padding is given as `F.pad` wants it."""
+    axes = zip(m.kernel_size, m.dilation, m.stride, pads[2::-2], pads[3::-2], strict=True)
+    y, x = (Taps(*axis) for axis in axes)
+    return y, x
+
+
 def _bias(m: Convolution | Transposed, dy: Tensor) -> dict[str, Part]:
     """Return the part of the bias; where there is none, the output gradients are not read for it."""
     return {} if m.bias is None else {"bias": Dense(wide(dy).sum((1, *range(3, dy.ndim))))}
@@ -91,15 +99,23 @@ def _convolved(
     def images(start: int, stop: int) -> Tensor:
         return padded(seen[start:stop].flatten(0, 1).to(width), pads, mode)
 
+    flat = len(m.kernel_size) == 2 and placed.shape[1] == 1 and seen.numel() > 0
+    axes = _axes(m, pads) if mode == "constant" and flat and seen.device.type == "cpu" else None
+
+    def unfolded(start: int, stop: int) -> Tensor:
+        """Return patches [n, C · taps, uses], by a kernel on a CPU (torch's launches once for each image on a GPU)."""
+        if axes is not None:
+            found = native.patches(seen[start:stop, 0].to(width), *axes)
+            if found is not None:
+                return found
+        return F.unfold(images(start, stop), m.kernel_size, m.dilation, 0, m.stride)
+
     def outer(start: int, stop: int) -> Outer:
-        patches = images(start, stop)
-        flat = len(m.kernel_size) == 2 and placed.shape[1] == 1 and patches.numel() > 0
-        if (
-            flat and patches.device.type == "cpu"
-        ):  # there is a kernel for it (on a GPU, a launch for each image)
-            a = F.unfold(patches, m.kernel_size, m.dilation, 0, m.stride).unflatten(1, (groups, -1))
+        if flat and seen.device.type == "cpu":
+            a = unfolded(start, stop).unflatten(1, (groups, -1))
             b = placed[start:stop, 0].to(width).reshape(stop - start, groups, sizes[3], uses)
             return Outer(a.transpose(2, 3), b.transpose(2, 3), m.weight.shape)
+        patches = images(start, stop)
         for axis, (size, stride, dilation) in enumerate(
             zip(m.kernel_size, m.stride, m.dilation, strict=True)
         ):

@@ -2,10 +2,12 @@
 
 from cockpit.engine.native.fused import block_statistics, outer_statistics
 from cockpit.engine.native.histogram import count, count_outer, places
+from cockpit.engine.native.images import Taps, patches
 from cockpit.engine.native.library import serves, status
 from cockpit.engine.native.vectors import combine, inner, lengths, takeuchi
 
 __all__ = [
+    "Taps",
     "block_statistics",
     "combine",
     "count",
@@ -13,6 +15,7 @@ __all__ = [
     "inner",
     "lengths",
     "outer_statistics",
+    "patches",
     "places",
     "serves",
     "status",

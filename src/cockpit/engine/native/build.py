@@ -23,7 +23,17 @@ FLAGS = (
     *("-std=c99", "-O3", "-march=native", "-fPIC", "-shared"),
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
 )
-SOURCES = ("histogram.c", "flat.h", "outer.h", "outer_by_column.h", "fused.h", "vectors.c", "vectors.h")
+SOURCES = (
+    "histogram.c",
+    "flat.h",
+    "outer.h",
+    "outer_by_column.h",
+    "fused.h",
+    "vectors.c",
+    "vectors.h",
+    "images.c",
+    "images.h",
+)
 PATIENCE = 60
 """Seconds a compiler may take."""
 
