@@ -35,7 +35,7 @@ def reductions(
     walking = [s for s in statistics if s.walks(g)] if g.fast else []
     if walking:
         walking += [s for s in statistics if isinstance(s, Projection) and s in directions]
-        if kernels.runs_on(g.parameter):  # whose looks tell the norms as well
+        if kernels.runs_on(g.parameter) or native.serves(g.parameter):  # whose looks tell the norms as well
             walking += [s for s in statistics if isinstance(s, Norm2) and s not in walking]
         yield from _walk(g, walking, directions)
     for statistic in statistics:
@@ -121,6 +121,8 @@ def _multiplied(
 
 def _fused(flat: Tensor, statistics: Sequence[Statistic], directions: Directions) -> dict[Statistic, Tensor]:
     """Take norms, projections and a histogram from one look at a block, where there is a kernel for it."""
+    if flat.device.type == "cpu" and not kernels.runs_on(flat):
+        return _seen(flat.dtype, statistics, directions, partial(native.block_statistics, flat))
     if flat.dtype is not torch.float32:
         return {}
     return _seen_by_kernel(flat, statistics, directions, partial(kernels.block_statistics, flat))

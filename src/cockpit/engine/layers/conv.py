@@ -105,7 +105,7 @@ def _convolved(
     def unfolded(start: int, stop: int) -> Tensor:
         """Return patches [n, C · taps, uses], by a kernel on a CPU (torch's launches once for each image on a GPU)."""
         if axes is not None:
-            found = native.patches(seen[start:stop, 0].to(width), *axes)
+            found = native.patches(seen[start:stop, 0].to(width).contiguous(), *axes)
             if found is not None:
                 return found
         return F.unfold(images(start, stop), m.kernel_size, m.dilation, 0, m.stride)
