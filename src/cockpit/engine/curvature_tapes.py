@@ -13,7 +13,8 @@ from cockpit.engine.curvature_tape import CurvatureTape, Found, agree
 from cockpit.engine.diagonals import Learnt
 from cockpit.engine.loss_kinds import Kinds
 from cockpit.engine.needs import Need
-from cockpit.engine.recorder import Recorder
+from cockpit.engine.recorder import ON_CPU, Recorder
+from cockpit.engine.recording import size_of
 from cockpit.engine.subject import Subject
 from cockpit.errors import Gap
 
@@ -133,7 +134,7 @@ class CurvatureTapes:
             if subject.again:
                 raise RuntimeError("a layer has to run again, with the random numbers it had")
             seen, room = subject.saved(), _Room(subject.losses.device, self._memory)
-            room.insist(seen.size)
+            room.insist(seen.size, _size(truth))
             tape = CurvatureTape(subject, seen, self._recorder, measure, generators)
             room.insist_now()
             tape.replay(seen, seeds)
@@ -156,8 +157,10 @@ class _Room:
             unused = self._reserved - torch.cuda.memory_allocated(device)
             self._free = torch.cuda.mem_get_info(device)[0] + unused
 
-    def insist(self, size: int) -> None:
-        """Raise an error if fixed places of this size would take much of it."""
+    def insist(self, size: int, model: int) -> None:
+        """Raise an error if fixed places of this size would take much of it, or the model is too large for a CPU."""
+        if self._device.type == "cpu" and size + model > ON_CPU:
+            raise RuntimeError(f"{size + model} bytes are more than what is recorded on a CPU, {ON_CPU}")
         if self._most is not None and size > self._most:
             raise RuntimeError(f"{size} bytes would be kept, more than {self._most}")
         self._compare(size, PLACES)
@@ -172,6 +175,13 @@ class _Room:
             raise RuntimeError(
                 f"{size >> 20} MiB would be kept, of {self._free >> 20} MiB that are free: more than 1/{part}"
             )
+
+
+def _size(truth: Found) -> int:
+    """Return how many bytes a vector of the model's size has."""
+    entries, hessian = truth
+    sizes = [size_of([*entry.by_parameter.values()]) for entry in entries.values()]
+    return max([*sizes, 0 if hessian is None else hessian.flat.size * hessian.flat.dtype.itemsize])
 
 
 def _repeats(tape: CurvatureTape, truth: Found) -> bool:

@@ -14,6 +14,9 @@ from cockpit.engine.script import Script
 
 T = TypeVar("T")
 
+ON_CPU = 4 * 2**20
+"""How many bytes a recording on a CPU may read: with more, arithmetic takes longer than the Python it spares."""
+
 
 class Recorder(ABC):
     """Records work on one device; all recordings share their memory, so they must be repeated in turn."""

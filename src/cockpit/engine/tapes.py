@@ -17,7 +17,7 @@ from cockpit.engine.factored import Vectors
 from cockpit.engine.loose import Loose
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
-from cockpit.engine.recorder import Recorder
+from cockpit.engine.recorder import ON_CPU, Recorder
 from cockpit.engine.recording import Limits, Recording, size_of
 from cockpit.engine.reel import Layout
 from cockpit.engine.replay import Replay
@@ -42,8 +42,6 @@ SMALL = 64 * 2**20
 """How many bytes may always be copied for a step."""
 LARGEST_CALL = 3
 """How large a single call may be, relative to what may be kept, where nobody has said how much that is."""
-ON_CPU = 4 * 2**20
-"""How many bytes may be copied for a step on a CPU: with more, arithmetic takes longer than Python."""
 COPIED = 256 * 2**20
 """How many bytes a call may have that is copied: with larger ones the device is busy, the host has time to launch."""
 
