@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cockpit.engine import native
+from cockpit.engine import native, recorder
 from cockpit.engine.recorder import Recorder, ScriptRecorder
 from cockpit.engine.script import Script, note, noted
 
@@ -141,3 +141,30 @@ def test_other_threads_are_not_noted() -> None:
         thread.join()
     assert script._calls == []
     assert seen[0].tolist() == [2, 2]
+
+
+def test_a_script_keeps_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = torch.ones(100, dtype=torch.float64)
+    with torch.no_grad(), Script() as script:
+        (place[None] * place[:10, None]).sum().add_(place.sum())
+    assert script.size == 8 * (1000 + 1 + 1)
+    monkeypatch.setattr(recorder, "KEPT", 7999)
+    with pytest.raises(RuntimeError, match="would be kept"):
+        ScriptRecorder(CPU).record(lambda: place[None] * place[:10, None])
+
+
+def test_constants_are_made_once_unless_they_are_written_into() -> None:
+    place = torch.ones(2)
+
+    def work() -> tuple[Tensor, Tensor]:
+        ones, sums = torch.ones(2), torch.zeros(2)
+        return place + ones, sums.add_(place)
+
+    with torch.no_grad(), Script() as script:
+        plus, sums = work()
+    assert len(script._calls) == 3, "a sum, zeros, and what is added to them"
+    for value in (3.0, 5.0):
+        place.fill_(value)
+        script.repeat()
+        assert plus.tolist() == [value + 1] * 2
+        assert sums.tolist() == [value] * 2

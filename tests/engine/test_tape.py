@@ -288,3 +288,18 @@ def test_the_plain_way_records_nothing(tmp_path: Path, replays: list[Tape]) -> N
         training.step()
     plain.close()
     assert replays == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU copies more")
+@pytest.mark.parametrize(("memory", "bound"), [(1000, None), (None, 1000), (10**6, None)])
+def test_large_steps_are_not_recorded_on_a_cpu(
+    memory: int | None,
+    bound: int | None,
+    tmp_path: Path,
+    replays: list[Tape],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if bound is not None:
+        monkeypatch.setattr(tapes_module, "ON_CPU", bound)
+    compare(tmp_path, "mlp", "sgd", ["norm_test", "grad_hist1d"], memory=memory)
+    assert bool(replays) == (memory == 10**6)

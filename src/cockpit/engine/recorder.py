@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 ON_CPU = 4 * 2**20
 """How many bytes a recording on a CPU may read: with more, arithmetic takes longer than the Python it spares."""
+KEPT = 32 * 2**20
+"""How many bytes one may keep for what it writes on its way."""
 
 
 class Recorder(ABC):
@@ -71,6 +73,8 @@ class ScriptRecorder(Recorder):
         """Write a script."""
         with torch.no_grad(), Script() as script:
             found = work()
+        if script.size > KEPT:
+            raise RuntimeError(f"{script.size} bytes would be kept, more than {KEPT}")
         return script.repeat, found
 
 

@@ -45,7 +45,10 @@ class Reel:
 
     def __init__(self, recorder: Recorder, work: Callable[[], tuple[Layout, Packed]]) -> None:
         # Not made while recording: that memory is used for something else at the beginning of each replay.
-        self.wound = torch.empty(ROOM // 8, dtype=torch.int64, device=recorder.device)
+        self._longest = LONGEST if recorder.device.type == "cuda" else ON_CPU
+        self.wound = torch.empty(
+            ROOM // 8 if self._longest > 1 else 0, dtype=torch.int64, device=recorder.device
+        )
         """All rows side by side, the newest last."""
         self._replay, (self.layout, self._pack) = recorder.record(partial(self._recorded, work))
         self._lock = threading.Lock()  # the writing thread asks for rows, too, when the training pauses
@@ -56,8 +59,7 @@ class Reel:
         layout, pack = work()
         floats = [] if pack.floats is None else [pack.floats.view(torch.int64)]
         row = torch.cat([*floats, *([] if pack.integers is None else [pack.integers])])
-        longest = LONGEST if row.is_cuda else ON_CPU
-        self.rows = max(1, min(longest, ROOM // max(1, row.nbytes)))
+        self.rows = max(1, min(self._longest, ROOM // max(1, row.nbytes)))
         self.wound = self.wound[: self.rows * len(row)] if self.rows > 1 else row
         if self.rows > 1:
             # (Not `copy_`: a graph that holds copies takes several times as long to launch as one of kernels only.)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -73,6 +73,12 @@ class Script(TorchDispatchMode):
             place.copy_(value)  # nothing has been done yet
         self._before.clear()
 
+    @property
+    def size(self) -> int:
+        """How many bytes it keeps of what it made."""
+        kept = {_memory(t): t.untyped_storage().nbytes() for t in tree_leaves(self._kept) if _is_here(t)}
+        return sum(size for memory, size in kept.items() if memory in self._made)
+
     def repeat(self) -> None:
         """Do all of it again."""
         with torch.no_grad():
@@ -117,8 +123,7 @@ class Script(TorchDispatchMode):
     def _fresh(self, found: Sequence[object], given: Sequence[object]) -> list[Tensor]:
         """Return the results on this device that are no views of what was given."""
         there = {_memory(t) for t in given if isinstance(t, Tensor)}
-        fresh = [t for t in found if isinstance(t, Tensor) and t.device.type == "cpu"]
-        fresh = [t for t in fresh if t.numel() and _memory(t) not in there]
+        fresh = [t for t in found if _is_here(t) and t.numel() and _memory(t) not in there]
         self._made.update(map(_memory, fresh))
         return fresh
 
@@ -173,6 +178,10 @@ def _waits(func: Any, args: Sequence[Any]) -> bool:
     if func._schema.name == "aten::index":  # by numbers it is an operation like any other
         return any(isinstance(x, Tensor) and x.dtype in (torch.bool, torch.uint8) for x in args[1])
     return not WAITING.isdisjoint(func.tags)
+
+
+def _is_here(x: object) -> TypeGuard[Tensor]:
+    return isinstance(x, Tensor) and x.device.type == "cpu"
 
 
 def _memory(t: Tensor) -> int:

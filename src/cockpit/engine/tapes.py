@@ -108,7 +108,8 @@ class Tapes:
         )
         size = sum(4 * sum(s.numel() for s in use.shapes) for use in uses)
         size += sum(x.numel() * x.element_size() for use in uses for x in use.inputs)
-        if self._device.type == "cpu" and size + size_of([*asked.parameters.values()]) > ON_CPU:
+        most = min(ON_CPU, memory) if fixed else ON_CPU
+        if self._device.type == "cpu" and size + size_of([*asked.parameters.values()]) > most:
             self._counts[key] = NEVER
             return None
         return Recording(asked.plan, asked.parameters, numbers, limits, size <= limits.whole)
