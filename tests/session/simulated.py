@@ -49,7 +49,8 @@ class Training:
     tail: tuple[float, float] = (0.0, 1.0)  # so often a measurement costs so many times more
     wake: float = 0.0  # what the first unwatched step after measured ones costs
     standing: float = 0.0
-    agree: Callable[[list[int]], list[int]] = list
+    agree: Callable[[list[int]], list[int]] | None = None
+    rests: bool = False  # whether it asks for how long it may
 
     def __post_init__(self) -> None:
         self.clock = FakeClock(self.lag)
@@ -59,9 +60,21 @@ class Training:
         self.extra: list[float] = []
         self.usual: list[float] = []
         self.waiting = self.watched = False
+        self.resting = self.asleep = 0
 
     def step(self) -> None:
         t = len(self.extra)
+        if self.rests and not self.resting and t and not self.waiting and not self.watched:
+            self.resting = self.asleep = self.budget.rest(t)
+        if self.resting:
+            usual = self.pace(t)
+            self.clock.now += usual + 0.1 * self.standing
+            self.extra.append(0.1 * self.standing)
+            self.usual.append(usual)
+            self.resting -= 1
+            if not self.resting:
+                self.budget.rested(self.asleep)
+            return
         due = self.budget.plan(t, [q for q in self.quantities if q.when(t)])
         usual = self.pace(t) * (1 + self.random.uniform(-self.noise, self.noise))
         extra = max((self.costs[q.name] for q in due), default=0.0)

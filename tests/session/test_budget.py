@@ -42,6 +42,25 @@ def test_the_share_is_kept_and_used(settings: dict[str, Any], low: float, high: 
     assert training.budget.share < 1.3 * training.limit + 30 * len(training.quantities) / 6000
 
 
+@pytest.mark.parametrize("standing", [0.03, 0.2])
+def test_short_steps_let_it_rest(standing: float):
+    """What is paid where nothing is measured would alone be most of the budget, or more."""
+    costs = {**COSTS, "loss": 0.4}  # beside so short a step, everything costs
+    awake, resting = (
+        Training(standing=standing, rests=rests, costs=costs).run(20000) for rests in (False, True)
+    )
+    assert resting.share(8000) < 0.05
+    assert resting.share(8000) < 0.75 * awake.share(8000)
+    assert all(count > 0 for count in resting.counts(8000)), "it wakes up"
+    assert resting.budget.share < 0.07
+
+
+@pytest.mark.parametrize("others", [{"agree": list, "standing": 0.2}, {"standing": 0.001}])
+def test_it_rests_neither_among_others_nor_where_that_is_not_worth_it(others: dict[str, Any]):
+    costs = {**COSTS, "loss": 0.4}
+    assert Training(rests=True, costs=costs, **others).run(3000).asleep == 0
+
+
 def test_cheap_ones_are_measured_often_and_dear_ones_rarely():
     often, sometimes, rarely, hardly = Training().run(6000).counts(2500)
     assert often > 0.9 * 3500

@@ -11,7 +11,8 @@ Unwatched steps are timed all along; where every step is measured, some of `REFE
 
 One-time costs (examining the model, compiling) are not taken for the cost of a step, but count towards the share. While
 that is above the budget, for whatever reason, half of the budget is given out: a dear start is paid back by and by and
-forbids nothing. What our own code takes where nothing is measured is paid first.
+forbids nothing. What our own code takes where nothing is measured is paid first. Where that alone is a good part of the
+budget, because steps are short, the session *rests* between measurements: it counts steps, and times or plans nothing.
 """
 
 from __future__ import annotations
@@ -29,19 +30,26 @@ from cockpit.session.stopwatch import Clock
 REFERENCE = 200
 """Steps after which unwatched ones are timed again."""
 REFERENCES = 5
+WORTH = 0.25
+"""Part of the budget that is spent where nothing is measured, from which on the session rests."""
+LEAD = 8
+"""Unwatched steps that are timed before a measurement, to compare it with; and the shortest rest."""
 LASTING = 8
 """Steps for which an episode can last while its numbers are on the way."""
 
 
 class Budget:
-    """Keeps the time spent watching below a share; ``agree`` gives every process the choice of the first one."""
+    """Keeps the time spent watching below a share; ``agree`` gives every process the choice of the first one.
+
+    (None: there is one process.)
+    """
 
     def __init__(
         self,
         limit: float,
         quantities: Sequence[Quantity],
         clock: Clock,
-        agree: Callable[[list[int]], list[int]] = list,
+        agree: Callable[[list[int]], list[int]] | None = None,
     ) -> None:
         self.limit = checked_limit(limit)
         self.history: deque[tuple[int, dict[str, int]]] = deque(maxlen=100)
@@ -144,6 +152,24 @@ class Budget:
         """Note that the step begins anew: its time says nothing."""
         self._ledger.watch.forget()
 
+    def rest(self, step: int) -> int:
+        """Return for how many steps, from this one on, nothing need be asked or told; `rested` says when they are over.
+
+        Processes that talk to each other would not agree on it, since it depends on times.
+        """
+        costly = self._ledger.standing > WORTH * self.limit
+        if not costly or self._agree is not None or step <= self._busy or self._trail is not None:
+            return 0
+        if self._missing > 0 or any(g.last is None or g.cost is None for g in self._groups):
+            return 0
+        ready = min(g.last + g.interval for g in self._groups if g.last is not None)
+        found = min(ready - LEAD - step, REFERENCE)
+        return found if found >= LEAD else 0
+
+    def rested(self, steps: int) -> None:
+        """Note that so many steps were neither timed nor planned."""
+        self._ledger.rested(steps)
+
     def news(self) -> list[str]:
         """Return what is worth an event since the last call: intervals that changed by more than a factor of 2."""
         found, self._news = self._news, []
@@ -221,9 +247,12 @@ class Budget:
         known = [(g, g.cost) for g in self._groups if g.cost is not None]
         costs, rates = [cost for _, cost in known], [g.wanted / self._plans for g, _ in known]
         limit = self.limit / 2 if self.share > self.limit else self.limit
+        # (Of a rest, too: what calling our hooks takes is not seen, and as much is left for that.)
         limit = max(limit - self._ledger.standing, self.limit / 10)
         chosen = {g.name: g.limited(k) for (g, _), k in zip(known, spread(costs, rates, limit), strict=True)}
-        agreed = self._agree([chosen.get(g.name, g.interval) for g in self._groups])
+        agreed = [chosen.get(g.name, g.interval) for g in self._groups]
+        if self._agree is not None:
+            agreed = self._agree(agreed)
         changed = []
         for g, k in zip(self._groups, agreed, strict=True):
             g.interval = k

@@ -84,7 +84,7 @@ class Cockpit:
         self.quantities = checked_quantities(config, quantities, when)
         device = next(p.device for p in self.model.parameters() if p.requires_grad)
         ranks = ranks_of(process_group, device)
-        agree = list[int] if ranks is None else ranks.first
+        agree = None if ranks is None else ranks.first
         self.budget = None if budget is None else Budget(budget, self.quantities, clock_for(device), agree)
         """What watching has cost and how often quantities are measured, where a budget was given."""
         self._engine = Engine(self.model, ranks, seed, model, fast, memory)
@@ -92,6 +92,8 @@ class Cockpit:
         self._memory: dict[str, Memory] = {q.name: {} for q in self.quantities}
         self._covered: tuple[Any, dict[str, tuple[str, str]]] = (None, {})
         self._watching = self._closed = self._started = False
+        self._fell_asleep: int | None = None
+        """The first of the steps at which the session rests, where it does."""
         name = preset_of(self.quantities)
         self._recorder = Recorder(run, self.model, optimizers, self.quantities, name, ranks, step)
         self.step = self._recorder.first
@@ -124,6 +126,9 @@ class Cockpit:
             losses: one loss per example, [N] (``reduction="none"``).
         """
         self._check_open("backward")
+        if self._optimizers.resting:
+            losses.mean().backward()
+            return
         with Watched(self, checked_losses(losses, "backward"), own=True):
             losses.mean().backward()
 
@@ -152,6 +157,7 @@ class Cockpit:
         if self._closed:
             return
         self._closed = True
+        self._wake()
         with self._guarded("closing"):
             if self._optimizers.stepped:
                 self._close_step()
@@ -177,6 +183,7 @@ class Cockpit:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed training needs to go on as if it had never stopped (tensors and plain values)."""
+        self._wake()
         self._evaluation.settle(wait=True)
         previous = self._evaluation.previous
         state = saved(self.step, self._started, self._memory, self._engine, self._agenda.waiting, previous)
@@ -184,6 +191,7 @@ class Cockpit:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state_dict`; records at or beyond its step are superseded."""
+        self._wake()
         self._agenda.forget()
         self._evaluation.settle(wait=True)
         self._engine.abandon()
@@ -228,6 +236,8 @@ class Cockpit:
 
     def _ready(self) -> bool:
         """Bring the step up to date before a backward pass; return whether there is anything to watch."""
+        if self._optimizers.resting:
+            return False
         if self._optimizers.stepped:  # several optimisers, of which not all stepped
             self._close_step()
         if self._optimizers.stepping and self._engine.begun:
@@ -245,7 +255,7 @@ class Cockpit:
     def _enter(self, losses: Tensor | None, own: bool) -> bool:
         """Begin watching; return whether there is anything to watch."""
         ready = self._ready()
-        if self.budget is not None:
+        if self.budget is not None and not self._optimizers.resting:
             with self._recorder.guarded(self.step, "budget"):
                 self.budget.entered()
         if not ready:
@@ -287,6 +297,9 @@ class Cockpit:
 
     def _after_update(self) -> None:
         """The last optimiser has stepped: the step is over."""
+        if self._optimizers.resting:
+            self._rest()
+            return
         with self._meter:
             self._close_step()
         if (seconds := self._meter.lap()) is not None:
@@ -308,6 +321,24 @@ class Cockpit:
         self._plan()
         if self.budget is not None:
             self.budget.paid(time.perf_counter() - began)
+            quiet = self._agenda.empty and not self._evaluation.busy and self._optimizers.alone
+            if quiet and (steps := self.budget.rest(self.step)):
+                self._optimizers.resting, self._fell_asleep = steps, self.step
+
+    def _rest(self) -> None:
+        """Count a step at which the budget allows nothing; the last of them is planned as usual."""
+        self.step += 1
+        self._optimizers.resting -= 1
+        if not self._optimizers.resting:
+            self._wake()
+            self._plan()
+
+    def _wake(self) -> None:
+        """End a rest, if there is one."""
+        if self.budget is not None and self._fell_asleep is not None:
+            began, self._fell_asleep, self._optimizers.resting = self._fell_asleep, None, 0
+            with self._recorder.guarded(self.step, "budget"):
+                self.budget.rested(self.step - began)
 
     def _finish(self) -> bool:
         """Take what was measured of the step; return whether it could be observed."""

@@ -21,6 +21,8 @@ FRESH, STALE = 25, 250
 """For so many steps unwatched ones say what the steps after them would have taken; after so many they are dropped."""
 RECENT, RARELY = 25, 8
 """So many unwatched steps say what is usual, looked at at every so many: looking costs, too."""
+RESTING = 0.2
+"""What is left of our own code's time while the session rests: hooks that are called."""
 OUTLIER = 8.0
 """What an episode costs beyond so many times the usual, and one step, is not taken for watching."""
 
@@ -85,6 +87,13 @@ class Ledger:
         self._owns += 1
         if self._owns % RARELY == FIRM:
             self._usual_own = _usual(list(self._own))
+
+    def rested(self, steps: int) -> None:
+        """Book steps at which our own code did next to nothing."""
+        self.settle()
+        self.steps += steps
+        self.spent += RESTING * self.standing * steps
+        self.watch.forget()
 
     def settle(self) -> None:
         """Book all steps whose times have become known."""

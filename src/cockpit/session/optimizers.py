@@ -36,6 +36,8 @@ class Optimizers:
         self._usual: Tensor | None = None
         """A parameter that had a gradient the last time."""
         self.stepping = self.stepped = False
+        self.resting = 0
+        """Steps that are only counted from now on, where there is one optimiser."""
         self._told = True
         for k, optimizer in enumerate(optimizers):
             self._handles.append(optimizer.register_step_pre_hook(self._pre))
@@ -46,17 +48,27 @@ class Optimizers:
         self._groups: list[tuple[str, int]] = []
 
     def _pre(self, *_: Any) -> None:
+        if self.resting:
+            return
         self.stepping = True
         self._rates = self._learning_rates()
         self._before()
 
     def _post(self, which: int) -> None:
+        if self.resting:
+            self._after()
+            return
         self.stepping = False
         self.stepped = True
         self._witness = None
         self._waiting.discard(which)
         if not self._waiting:
             self._after()
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one of them."""
+        return len(self._optimizers) == 1
 
     def begin(self) -> None:
         """Wait for all of them again."""
@@ -112,12 +124,12 @@ class Optimizers:
     @property
     def foreseeable(self) -> bool:
         """Whether the step is known from gradients and rates: one optimiser (several may step in turns), and plain."""
-        return len(self._optimizers) == 1 and self.plain
+        return self.alone and self.plain
 
     @property
     def readable(self) -> bool:
         """Whether the state will tell the step when it is taken: of one optimiser, as long as it has always done so."""
-        return len(self._optimizers) == 1 and self._told and readable(self._optimizers[0])
+        return self.alone and self._told and readable(self._optimizers[0])
 
     def taken(self, parameters: Mapping[str, Tensor]) -> Taken | None:
         """Return the step just taken as the state tells it; None: it does not."""
