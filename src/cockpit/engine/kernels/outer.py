@@ -9,7 +9,7 @@ from torch import Tensor
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, programs, tl
 from cockpit.engine.kernels.rows import Rows, power_of_two
-from cockpit.engine.kernels.tally import LANES, LEAST, MOST, WARPS, opened, summed, tallied
+from cockpit.engine.kernels.tally import LANES, LEAST, MOST, WARPS, opened, summed, tallied_in_turns
 
 BLOCK = 2048
 """Products in a tile, at most."""
@@ -72,11 +72,7 @@ def _outer(
             )
             row = tl.where((o < height)[:, None] & (i < width)[None, :], row, bins + 4)
             if TALLIED:
-                counters = tallied(counters, row, SIZE)
-                turn += 1
-                if turn == TURN:
-                    turn = pairs * 0
-                    counters, rows = summed(counters, rows, SIZE)
+                counters, rows, turn = tallied_in_turns(counters, rows, turn, row, SIZE, TURN)
             else:
                 rows += tl.histogram(tl.reshape(row, [HEIGHT * WIDTH]), SIZE)
     if TALLIED:

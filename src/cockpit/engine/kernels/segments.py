@@ -19,7 +19,7 @@ from cockpit.engine.kernels.constants import constant
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, tl
 from cockpit.engine.kernels.rows import prepared
-from cockpit.engine.kernels.tally import LANES, MOST, WARPS, opened, summed, tallied
+from cockpit.engine.kernels.tally import LANES, MOST, WARPS, opened, summed, tallied_in_turns
 
 EXAMPLES, BLOCK = 4, 512
 """A program's examples, and positions in a tile."""
@@ -80,11 +80,7 @@ def _segments(
             row = row_of(x, bins, table, below, above, high, scale, origin, shift, WAY)
             row = tl.where(inside, row, bins + 4)
             if TALLIED:
-                counters = tallied(counters, row, SIZE)
-                turn += 1
-                if turn == TURN:
-                    turn = segment * 0
-                    counters, rows = summed(counters, rows, SIZE)
+                counters, rows, turn = tallied_in_turns(counters, rows, turn, row, SIZE, TURN)
             else:
                 rows += tl.histogram(tl.reshape(row, [EXAMPLES * BLOCK]), SIZE)
     at = sums + (segment.to(tl.int64) * n + example) * (1 + DIRECTIONS)

@@ -169,3 +169,14 @@ else:
         _wait()
         _clear(256)
         return counters
+
+
+@jit()
+def tallied_in_turns(counters, sums, turn, row, SIZE: tl.constexpr, TURN: tl.constexpr):
+    """Count values like `tallied`, and add the counters to sums like `summed` at every ``TURN``th call."""
+    counters = tallied(counters, row, SIZE)
+    turn += 1
+    if turn == TURN:
+        turn = turn * 0
+        counters, sums = summed(counters, sums, SIZE)
+    return counters, sums, turn

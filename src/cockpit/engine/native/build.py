@@ -24,15 +24,8 @@ FLAGS = (
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
 )
 SOURCES = (
-    "histogram.c",
-    "flat.h",
-    "outer.h",
-    "outer_by_column.h",
-    "fused.h",
-    "vectors.c",
-    "vectors.h",
-    "images.c",
-    "images.h",
+    *("histogram.c", "flat.h", "outer.h", "outer_by_column.h", "fused.h"),
+    *("vectors.c", "vectors.h", "images.c", "images.h", "for_types.h"),
 )
 PATIENCE = 60
 """Seconds a compiler may take."""

@@ -14,12 +14,5 @@ static inline int64_t first_from(const Axis *a, int64_t start, int64_t from) {
     return place < a->places ? place : a->places;
 }
 
-#define JOIN(a, b) a##_##b
-#define EXPAND(a, b) JOIN(a, b)
-#define NAME(a) EXPAND(a, real)
-
-#define real float
-#include "images.h"
-#undef real
-#define real double
-#include "images.h"
+#define BODY "images.h"
+#include "for_types.h"

@@ -16,12 +16,5 @@ static double dot(const double *restrict a, const double *restrict b) {
     return sum;
 }
 
-#define JOIN(a, b) a##_##b
-#define EXPAND(a, b) JOIN(a, b)
-#define NAME(a) EXPAND(a, real)
-
-#define real float
-#include "vectors.h"
-#undef real
-#define real double
-#include "vectors.h"
+#define BODY "vectors.h"
+#include "for_types.h"
