@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cockpit import Cockpit, GradAbsMax, GradHist1d, HessMaxEV, Histogram
-from cockpit.testing import problem
+from cockpit.testing import problem, problems
 from session.loops import FIRST_ORDER, Records, differences, events, records
 from watched import ADDITIVE
 
@@ -131,6 +131,25 @@ def test_other_steps(
     tmp_path: Path,
 ) -> None:
     compare(name, optimizer, chunks, tmp_path, FIRST_ORDER)
+
+
+REPLAYED = ["conv2d_channels_last", "gpt", "lstm", "frozen", "class_token"]
+
+
+@pytest.mark.parametrize("optimizer", [plain, momentum], ids=["plain", "momentum"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(p.name, marks=() if p.name in REPLAYED else pytest.mark.slow)
+        for p in problems()
+        if p.name not in ("rnn_packed", "instance_norm", "branches", "experts")  # every step is another
+    ],
+)
+def test_steps_that_are_replayed(
+    name: str, optimizer: Callable[[nn.Module], torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    """From the fifth on; of those without a layer to replay, none."""
+    compare(name, optimizer, [[4]] * 8, tmp_path, FIRST_ORDER)
 
 
 @pytest.mark.parametrize("name", ["branches", "experts"])

@@ -14,7 +14,7 @@ from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.kernels import available
 from cockpit.engine.kernels.rows import prepared
 from cockpit.engine.parts import wide
-from cockpit.engine.statistics import Elementwise, Join, Statistic, joined
+from cockpit.engine.statistics import Elementwise, Join, Statistic
 
 _PLACES: WeakKeyDictionary[ExampleGradients, dict[Statistic, Tensor | None]] = WeakKeyDictionary()
 """Columns of the elements of gradients that are looked at block by block."""
@@ -59,7 +59,7 @@ class Histogram(Elementwise):
         factors = g.factors_of_one_use() if g.fast else None
         if factors is not None:
             return count_outer(*factors, self.grid, self.columns(g), g.fast)
-        return joined(Join.SUM, [self.of_block(b.flatten(1), g) for b in g.blocks()])
+        return super().reduce(g)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ class Elementwise(Statistic):
 
     def reduce(self, g: ExampleGradients) -> Tensor:
         """Join the blocks."""
-        return joined(self.over_examples, [self.of_block(b.flatten(1), g) for b in g.blocks()])
+        size = g.parameter.numel()
+        return joined(self.over_examples, [self.of_block(b.reshape(len(b), size), g) for b in g.blocks()])
 
 
 def joined(join: Join, values: list[Tensor]) -> Tensor:
