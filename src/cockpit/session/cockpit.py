@@ -38,6 +38,7 @@ from cockpit.session.pending import Pending
 from cockpit.session.recorder import Recorder
 from cockpit.session.state import restored, saved
 from cockpit.session.stopwatch import clock_for
+from cockpit.session.watched import Watched
 
 
 class Cockpit:
@@ -382,37 +383,6 @@ class Cockpit:
             raise CockpitError(
                 f"{call}: this cockpit is closed; create a new one (with run=… to continue its run)"
             )
-
-
-class Watched:
-    """The block around one backward pass."""
-
-    def __init__(self, cockpit: Cockpit, losses: Tensor | None, own: bool) -> None:
-        self._cockpit, self._losses, self._own = cockpit, losses, own
-        self._entered = False
-
-    def __enter__(self) -> None:
-        if self._cockpit._watching:
-            raise CockpitError(
-                "watch: a backward pass is being watched already. Leave the first `with cockpit.watch(…)` block "
-                "(or the call of `cockpit.backward`) before the next one; each holds exactly one backward pass."
-            )
-        self._cockpit._watching = True
-        try:
-            self._entered = self._cockpit._enter(self._losses, self._own)
-        except BaseException:
-            self._cockpit._interrupt()
-            raise
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._cockpit._interrupt()  # the user's exception is the news; nothing of this pass is kept
-            return
-        try:
-            if self._entered:
-                self._cockpit._leave()
-        finally:
-            self._cockpit._watching = False
 
 
 def attach(
