@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cockpit import Cockpit, Histogram, attach
+from cockpit.engine import recorder
 from cockpit.engine.replay import Replay
 from cockpit.engine.tape import Tape
 from cockpit.presets import ECONOMY
@@ -32,6 +33,7 @@ FIRST_ORDER = [*ECONOMY, "grad_hist2d", "mean_gsnr", "cabs", "early_stopping"]
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where to train."""
     monkeypatch.setattr(sys.modules[__name__], "DEVICE", request.param)
+    monkeypatch.setattr(recorder, "KEPT", 2**30)
     return str(request.param)
 
 

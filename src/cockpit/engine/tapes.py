@@ -108,7 +108,7 @@ class Tapes:
         )
         size = sum(4 * sum(s.numel() for s in use.shapes) for use in uses)
         size += sum(x.numel() * x.element_size() for use in uses for x in use.inputs)
-        most = min(ON_CPU, memory) if fixed else ON_CPU
+        most = _most_on_cpu(memory, fixed)
         if self._device.type == "cpu" and size + size_of([*asked.parameters.values()]) > most:
             self._counts[key] = NEVER
             return None
@@ -195,6 +195,11 @@ class Tapes:
             found = {name: (self._last[name], moved.get(name, 0.0)) for name in asked.parameters}
             self._taken = asked, rates, found
         return self._taken[2]
+
+
+def _most_on_cpu(memory: int, fixed: bool) -> int:
+    """Return how many bytes of calls and parameters a step on a CPU may have that is recorded."""
+    return min(ON_CPU, memory) if fixed else ON_CPU
 
 
 def _derive(table: Table, replay: Replay) -> None:
