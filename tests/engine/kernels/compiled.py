@@ -62,8 +62,8 @@ CALLS: dict[str, Callable[[], object]] = {
 }
 
 
-def main(folder: str) -> None:
-    """Write what the compiler made of each call."""
+def main(folder: str, *names: str) -> None:
+    """Write what the compiler made of calls: of those named, or of all."""
     target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
     triton.runtime.driver.set_active(
         SimpleNamespace(
@@ -79,9 +79,9 @@ def main(folder: str) -> None:
 
     triton.runtime.jit.KernelInterface.__getitem__ = compiled
     found = {}
-    for name, call in CALLS.items():
+    for name in names or CALLS:
         made.clear()
-        call()
+        CALLS[name]()
         ((kernel, named),) = made
         found[name] = {form: kernel.asm[form] for form in ("ttgir", "ptx", "sass")} | {
             "shared": kernel.metadata.shared,

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 PROGRAM = """import sys, torch
 torch.version.cuda = torch.version.cuda or "12.8"
 from engine.kernels.compiled import main
-main(sys.argv[1])"""
+main(*sys.argv[1:])"""
 UNCOUNTED = {"many bins", "many bins of a block"}
 SPILLS = {"outer by place"}
 """Has a few registers too many, but not where it counts."""
@@ -85,16 +85,14 @@ def test_layouts_are_understood(shape: list[int], layout: str, expected: int) ->
     assert copies(shape, layout) == expected
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("compiled")
+def compiled(folder: Path, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     environment = os.environ | {
         "TRITON_CACHE_DIR": str(folder / "cache"),
         "PYTHONPATH": str(HERE.parents[1]),
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    command = [sys.executable, "-c", PROGRAM, str(folder), *names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, dict[str, Any]] = json.loads((folder / "compiled.json").read_text())
@@ -103,8 +101,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-def test_kernels_are_compiled_and_count_every_value_once(compiled: dict[str, dict[str, Any]]) -> None:
-    for name, made in compiled.items():
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("block", "segments", "outer, low", "by place"), id="some"),
+        pytest.param((), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_kernels_are_compiled_and_count_every_value_once(names: tuple[str, ...], tmp_path: Path) -> None:
+    for name, made in compiled(tmp_path, names).items():
         counters = [int(n) for n in re.findall(r"\.b8 cockpit_counters\[(\d+)\]", made["ptx"])]
         assert len(counters) == (name not in UNCOUNTED), f"{name}: counters are declared elsewhere or twice"
         assert sum(counters) + made["shared"] <= ROOM, f"{name}: {counters} + {made['shared']} bytes"
