@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from cockpit.bench.table import times
+
 INK, GRID = "#5f6b7a", "#9aa5b1"
 COLOURS = {"economy": "#2f7ebc", "business": "#e0872b", "full": "#4a9a5c"}
 FONT = 'font-family="system-ui, sans-serif" font-size="12"'
@@ -100,5 +102,5 @@ def quantity_plot(title: str, ours: dict[str, float], theirs: dict[str, float]) 
             if value is not None:
                 place = y + (shift if theirs else 5.0)
                 picture.bar(left, place, width(value), 9, colour)
-                picture.text(left + width(value) + 5, place + 9, f"×{value:.3g}")
+                picture.text(left + width(value) + 5, place + 9, times(value))
     return picture.svg(title)

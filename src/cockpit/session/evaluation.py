@@ -80,6 +80,7 @@ class Evaluation:
         if not self._lock.acquire(timeout=PAUSE if wait else 0):
             return
         try:
+            self._backlog.hasten()
             while steps := self._backlog.stretch(wait):
                 with Guard(self._failed, "recording the step"):
                     self._record(steps)

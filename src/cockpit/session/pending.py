@@ -158,12 +158,15 @@ class Backlog:
         waiting = list(self._steps)
         return bool(waiting) and time.time() - waiting[-1].clock >= IDLE
 
+    def hasten(self) -> None:
+        """Have all numbers sent that wait for each other on the device."""
+        for step in list(self._steps):  # the training may add one meanwhile
+            step.observed.hasten()
+
     def stretch(self, wait: bool) -> list[Pending]:
         """Take out the oldest steps: those alike that have arrived, or (``wait``) whenever they do."""
         self._last = time.monotonic()
         steps, found = self._steps, list[Pending]()
-        for step in list(steps):  # the training may add one meanwhile
-            step.observed.hasten()
         patience = max(LAG, self._most)
         forced = len(steps) if wait else 0 if len(steps) <= patience else len(steps) - patience // 2
         while steps and (len(found) < forced or steps[0].observed.arrived):
