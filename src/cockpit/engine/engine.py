@@ -29,10 +29,13 @@ from cockpit.engine.passes import Passes
 from cockpit.engine.proxy import Proxy
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.recorder import Recorder
-from cockpit.engine.requests import UPDATE, requests
+from cockpit.engine.requests import UPDATE, Requests, requests
 from cockpit.engine.step import Step
 from cockpit.engine.step_curvature import Curvatures
 from cockpit.engine.table import Table
+
+LATELY = 8
+"""How many kinds of requests are remembered."""
 
 
 class Engine:
@@ -57,6 +60,8 @@ class Engine:
         self.motion = Motion()
         self.passes = Passes(model, self.capture, self.curvatures, self.motion, ranks, fast, memory)
         self._asked_for: tuple[Any, bool, bool] = (None, False, False)
+        self._sorted: dict[tuple[frozenset[Need], bool, bool], Requests] = {}
+        """What was asked for lately: at intervals, kinds of step alternate."""
         self._proxy: Proxy | None = None
         self._blind = False
         """Whether backward passes come without losses."""
@@ -74,7 +79,11 @@ class Engine:
         key = (needs, bool(self.motion.last), self.passes.plain_step)
         if key[0] is not self._asked_for[0] or key[1:] != self._asked_for[1:]:
             self._asked_for = key
-            self.passes.asked = requests(needs, self.ranks is not None, *key[1:])
+            if key not in self._sorted:
+                if len(self._sorted) >= LATELY:
+                    self._sorted.clear()
+                self._sorted[key] = requests(needs, self.ranks is not None, *key[1:])
+            self.passes.asked = self._sorted[key]
         self.passes.step = None
         asked = self.passes.asked
         self.capture.keep_outputs = self._blind or bool(asked.diagonals)
@@ -234,6 +243,7 @@ class Engine:
         self.passes.close()
         self.motion.remember({})
         self._asked_for = (None, False, False)
+        self._sorted.clear()
 
     def _variances(self) -> dict[Need, float]:
         found = self.curvatures.variances
