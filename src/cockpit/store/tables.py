@@ -112,9 +112,10 @@ class Tables:
             if not piece.numbers:
                 return False
         values = np.array(columns.values, np.float64)[:, None]
+        numbers = None if parts is None else np.asarray(parts[1], np.float64)
         self._rows.add_steps(steps, single, values, columns.statuses)
-        if piece is not None and parts is not None:
-            self._rows.add_steps(steps, piece, np.asarray(parts[1], np.float64))
+        if piece is not None and numbers is not None:
+            self._rows.add_steps(steps, piece, numbers)
         return True
 
     def _put_record(self, record: Record) -> None:
