@@ -6,6 +6,7 @@ python examples/ddp.py --steps 20            # starts two processes by itself
 
 import argparse
 import os
+import socket
 
 import torch
 import torch.distributed as dist
@@ -48,5 +49,8 @@ if __name__ == "__main__":
     if "RANK" in os.environ:  # started by torchrun
         train(int(os.environ["RANK"]), steps)
     else:
-        os.environ |= {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29517"}
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        os.environ |= {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
         multiprocessing.spawn(train, (steps,), nprocs=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,3 +62,26 @@ def test_joins_over_one_rank_change_nothing() -> None:
         for name, value in row.items():
             assert torch.equal(cells[statistic][name], value)
             assert cells[statistic][name].dtype == value.dtype
+
+
+@pytest.mark.usefixtures("group")
+def test_what_a_collective_was_given_is_held_until_nobody_else_uses_it() -> None:
+    ranks = Ranks(None, CPU)
+    result = ranks.sum(torch.ones(2))
+    use = result.view(1, 2)  # as a thread of the process group uses it
+    seen = weakref.ref(result)
+    del result
+    ranks.all(True)
+    assert seen() is not None
+    del use
+    ranks.close()
+    assert seen() is None
+
+
+@pytest.mark.usefixtures("group")
+def test_the_end_does_not_wait_for_results_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cockpit.engine.ranks.LINGERING", 0.01)
+    ranks = Ranks(None, CPU)
+    kept = ranks.sum(torch.ones(2)).view(1, 2)
+    ranks.close()
+    assert kept.tolist() == [[1.0, 1.0]]

@@ -244,6 +244,8 @@ class Engine:
         self.motion.remember({})
         self._asked_for = (None, False, False)
         self._sorted.clear()
+        if self.ranks is not None:
+            self.ranks.close()
 
     def _variances(self) -> dict[Need, float]:
         found = self.curvatures.variances

@@ -3,10 +3,15 @@
 Every rank sees its own examples; all ranks ask for the same statistics in the same order, so every collective
 is met by all of them. One buffer for each way of joining: three collectives a step, whatever the number of
 layers. Cost per tracked step: the bytes of what is asked for, once through an all-reduce.
+
+A thread of gloo lets go of a collective's tensors some time after the collective has returned. If Python has dropped
+them by then, the thread needs the interpreter to free them; a process that is just ending has none left to give, and
+aborts. So they are held here until the thread has let go.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -16,6 +21,10 @@ from torch import Tensor
 from cockpit.engine.statistics import Join, Statistic
 
 
+LINGERING = 0.1
+"""Seconds to wait at most, at the end, for tensors that somebody else may hold for good."""
+
+
 class Ranks:
     """The process group of a run."""
 
@@ -23,10 +32,29 @@ class Ranks:
         self.group, self.device = group, device
         self.size = dist.get_world_size(group)
         self.rank = dist.get_rank(group)
+        self._lent: list[Tensor] = []
+
+    def close(self) -> None:
+        """Wait until the threads of the process group have let go of what they were given."""
+        end = time.monotonic() + LINGERING
+        while self._lent and time.monotonic() < end:
+            self._take_back()
+            time.sleep(0)  # which hands over the interpreter, too
+        self._lent.clear()
+
+    def _lend(self, *tensors: Tensor) -> None:
+        """Hold what a collective is given."""
+        self._take_back()
+        self._lent += tensors
+
+    def _take_back(self) -> None:
+        # one use is Python's own
+        self._lent = [tensor for tensor in self._lent if tensor._use_count() > 1]
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum over ranks."""
         y = x.detach().clone().to(self.device)
+        self._lend(y)
         dist.all_reduce(y, op=dist.ReduceOp.SUM, group=self.group)
         return y.to(x.device)
 
@@ -54,6 +82,7 @@ class Ranks:
         padded = x.new_zeros(max(lengths), *x.shape[1:])
         padded[: len(x)] = x
         pieces = [torch.empty_like(padded) for _ in lengths]
+        self._lend(padded, *pieces)
         dist.all_gather(pieces, padded, group=self.group)
         return torch.cat([piece[: int(k)] for piece, k in zip(pieces, lengths, strict=True)])
 
@@ -69,6 +98,7 @@ class Ranks:
                 else:
                     flat = torch.cat([v.flatten() for v in values])
                     op = dist.ReduceOp.SUM if kind is Join.SUM else dist.ReduceOp.MAX
+                    self._lend(flat)
                     dist.all_reduce(flat, op=op, group=self.group)
                     pieces = flat.split([v.numel() for v in values])
                     joined = [p.view_as(v) for p, v in zip(pieces, values, strict=True)]
