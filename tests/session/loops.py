@@ -85,8 +85,8 @@ def records(folder: Path) -> Records:
 
 
 def events(folder: Path) -> list[tuple[int, str]]:
-    """(step, kind) of every event."""
-    return [(e.step, e.kind) for e in Run(folder).events()]
+    """(step, kind) of every event but those of a busy machine."""
+    return [(e.step, e.kind) for e in Run(folder).events() if e.kind != "slow_step"]
 
 
 def differences(

@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from cockpit import Cockpit, GradAbsMax, GradHist1d, HessTrace, Quantity, Run, TICDiag, TICTrace
+from cockpit import Alpha, Cockpit, GradAbsMax, GradHist1d, HessTrace, Quantity, Run, TICDiag, TICTrace
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.table import Table
 from cockpit.engine.transfer import Transfer
 from cockpit.presets import ECONOMY
 from cockpit.quantities.quantity import Observation, OptimizerView
+from cockpit.registry import make_preset
 from cockpit.session import pending
 from cockpit.session.pending import LAG, LONGEST, LONGEST_PATIENCE, PATIENCE, Backlog, Pending
 from cockpit.session.recorder import Recorder
@@ -54,6 +55,20 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The steps that some quantity looked at by themselves."""
+    steps: set[int] = set()
+    read = Recorder.read
+
+    def seen(self: Recorder, quantity: Quantity, o: Observation, *more: Any) -> None:
+        steps.add(o.step)
+        read(self, quantity, o, *more)
+
+    monkeypatch.setattr(Recorder, "read", seen)
+    return steps
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no step wait for others."""
     monkeypatch.setattr(pending, "PATIENCE", 0.0)
@@ -84,6 +99,11 @@ def late(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     monkeypatch.setattr(Observed, "send", sent)
     monkeypatch.setattr(Observed, "arrived", property(here))
     return arrived
+
+
+def at_intervals(names: Sequence[str], interval: int) -> list[Quantity]:
+    """Make quantities that are due at every so many steps."""
+    return [q for q in make_preset("economy", interval) if q.name in names]
 
 
 class Training:
@@ -250,23 +270,48 @@ def test_records_are_the_same_whenever_they_come(
     assert sorted(events(tmp_path / "late")) == sorted(events(tmp_path / "now"))
 
 
+@pytest.mark.parametrize("names", [["alpha", "loss", "norm_test"], ["loss", "norm_test"]], ids=len)
+def test_steps_at_intervals_are_looked_at_together(
+    names: list[str], tmp_path: Path, patient: None, alone: set[int]
+) -> None:
+    training = Training(tmp_path, at_intervals(names, 3))
+    for _ in range(20):
+        training.step()
+    training.cockpit.close()
+    assert len(alone) <= 2  # the first one, and one where steps begin to be replayed
+    for name in names:
+        assert Run(tmp_path).series(name).steps.tolist() == list(range(0, 20, 3))
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("interval", [2, 3])
+def test_records_at_intervals_are_the_same_whenever_they_come(
+    body: Callable[..., object], interval: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Steps that are looked at, and those after them, which are looked at for their sake, come in turns."""
+    quantities = [*at_intervals(ECONOMY, interval), Alpha(label="always")]
+    for name in ("now", "late"):
+        request.getfixturevalue("late" if name == "late" else "impatient")
+        for some, chosen in (("even", quantities[:-1]), ("mixed", quantities)):
+            training = Training(tmp_path / some / name, chosen)
+            for _ in range(10):
+                training.step(body)
+            training.cockpit.close()
+    for some in ("even", "mixed"):
+        late, now = tmp_path / some / "late", tmp_path / some / "now"
+        assert differences(records(late), records(now), rtol=0, atol=0) == []
+        assert sorted(events(late)) == sorted(events(now))
+
+
 @pytest.mark.parametrize("quantity", CURVED, ids=lambda q: q.name)
 def test_curvature_of_many_steps_is_looked_at_together(
-    quantity: Quantity, tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
+    quantity: Quantity, tmp_path: Path, patient: None, alone: set[int]
 ) -> None:
-    alone: list[int] = []
-    read = Recorder.read
-
-    def seen(self: Recorder, quantity: Quantity, o: Observation, *more: Any) -> None:
-        alone.append(o.step)
-        read(self, quantity, o, *more)
-
-    monkeypatch.setattr(Recorder, "read", seen)
     training = Training(tmp_path, [quantity])
     for _ in range(6):
         training.step()
     training.cockpit.close()
-    assert alone == [0]
+    assert alone == {0}
     assert Run(tmp_path).series(quantity.name).steps.tolist() == list(range(6))
 
 

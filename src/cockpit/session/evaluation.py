@@ -111,11 +111,12 @@ class Evaluation:
                 self._recorder.read(q, before, memory[q.name], first.coverage, stretch.one(0))
         for q in first.due:
             self._recorder.read_stretch(q, stretch, memory[q.name], first.coverage)
-        if waiting := [q for q in first.due if q.needs_after]:
+        waiting = [q for q in first.due if q.needs_after]
+        if waiting and stretch.followed < len(stretch):
             self.previous = stretch.one(-1)
             self.previous.statistics.shrink({need for q in waiting for need in q.needs})
         rates, notes = [p.view.learning_rates for p in steps], [p.observed.notes for p in steps]
-        self._recorder.steps(stretch.numbers, rates, notes, first.coverage)
+        self._recorder.steps([p.step for p in steps], rates, notes, first.coverage)
 
 
 def _settle(evaluation: weakref.ref[Evaluation]) -> None:

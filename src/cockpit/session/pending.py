@@ -1,7 +1,8 @@
 """Pending: steps that are over, whose numbers may still be on their way from the device, until they are recorded.
 
-Steps in a row that are alike make a stretch and are recorded together, which costs little more than one of them.
-For that, small steps wait for each other, but not for long.
+Steps that are alike make a stretch and are recorded together, which costs little more than one of them: steps in a
+row, or (at intervals) steps each of which is followed by one that is looked at for its sake only. For that, small steps
+wait for each other, but not for long.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -66,19 +68,62 @@ class Pending:
             self.clock,
         )
 
-    def continues(self, other: Pending) -> bool:
-        """Say whether it follows another step and is like it."""
+    def like(self, other: Pending) -> bool:
+        """Say whether it can be recorded together with another step."""
         return (
-            self.step == other.step + 1
-            and (self.view.name, self.view.plain_sgd) == (other.view.name, other.view.plain_sgd)
+            (self.view.name, self.view.plain_sgd) == (other.view.name, other.view.plain_sgd)
             and self.coverage is other.coverage
             and self.due == other.due
             and alike(self.observed, other.observed)
         )
 
+    def continues(self, steps: Sequence[Pending]) -> bool:
+        """Say whether it belongs to a stretch that begins with these steps."""
+        last = steps[-1]
+        if not self.due:  # looked at for the sake of the last one only
+            follows = self.step == last.step + 1 and self.coverage is last.coverage and bool(last.due)
+            return follows and (len(steps) == 1 or (not steps[1].due and self.like(steps[1])))
+        if not last.due:
+            return len(steps) > 1 and self.like(steps[-2])
+        apart = len(steps) > 1 and not steps[1].due  # the last one's follower is missing
+        if apart or not self.like(last):
+            return False
+        return self.step == last.step + 1 or not any(q.needs_after for q in self.due)
+
 
 class Stretch:
-    """Steps in a row that are alike, once their numbers have arrived: one by one, or some of them together."""
+    """Steps that are alike, once their numbers have arrived: one by one, or some of them together."""
+
+    def __init__(self, steps: Sequence[Pending]) -> None:
+        leading = [p for p in steps if p.due]
+        self._steps = _Alike(leading or steps)
+        self._after = _Alike([p for p in steps if not p.due]) if 0 < len(leading) < len(steps) else None
+        self.numbers = self._steps.numbers
+        self.followed = len(self) - 1 if self._after is None else len(self._after.numbers)
+        """Of how many steps the following one is known."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def one(self, k: int) -> Observation:
+        """Return what quantities may look at in one step."""
+        return self._steps.one(k)
+
+    def part(self, size: int) -> Observation:
+        """Return what quantities may look at in the first steps at once."""
+        return self._steps.part(0, size)
+
+    def after(self, k: int) -> Observation:
+        """Return what they may look at in the step that follows one."""
+        return self._steps.one(k + 1) if self._after is None else self._after.one(k)
+
+    def part_after(self, size: int) -> Observation:
+        """Return what they may look at in the steps that follow the first ones."""
+        return self._steps.part(1, size + 1) if self._after is None else self._after.part(0, size)
+
+
+class _Alike:
+    """Steps whose numbers lie alike, once they have arrived."""
 
     def __init__(self, steps: Sequence[Pending]) -> None:
         self._steps = steps
@@ -89,12 +134,9 @@ class Stretch:
         self._parts: dict[tuple[int, int], Observation] = {}
         self._ones: dict[int, Observation] = {}
 
-    def __len__(self) -> int:
-        return len(self._steps)
-
     def one(self, k: int) -> Observation:
         """Return what quantities may look at in one step."""
-        k %= len(self)
+        k %= len(self._steps)
         if k not in self._ones:
             if self._settled is not None:
                 self._settled.step(k)
@@ -144,8 +186,9 @@ class Backlog:
         """Let a step wait."""
         self._steps.append(step)
         if self._patient:
-            seen = step.observed
-            self._most = min(LONGEST, 1 + LARGEST // max(1, seen.size)) if seen.small else 1
+            newest = [p.observed for p in islice(reversed(self._steps), 2)]  # large and small ones may alternate
+            largest = max(1, max(seen.size for seen in newest))
+            self._most = min(LONGEST, 1 + LARGEST // largest) if all(seen.small for seen in newest) else 1
 
     @property
     def ripe(self) -> bool:
@@ -170,7 +213,7 @@ class Backlog:
         patience = max(LAG, self._most)
         forced = len(steps) if wait else 0 if len(steps) <= patience else len(steps) - patience // 2
         while steps and (len(found) < forced or steps[0].observed.arrived):
-            if found and not steps[0].continues(found[-1]):
+            if found and not steps[0].continues(found):
                 break
             found.append(steps.popleft())
         return found

@@ -67,13 +67,13 @@ class Recorder:
     ) -> None:
         """Ask a quantity for its values at the steps of a stretch and write them.
 
-        Where it needs the following step, at all but the last.
+        Where it needs the following step, at those of which that is known.
         """
         late = bool(quantity.needs_after)
-        size = len(stretch) - late
+        size = stretch.followed if late else len(stretch)
         if size > 1 and quantity.stretches:
-            following = stretch.part(1, size + 1) if late else None
-            own = _given(stretch.part(0, size), memory, following)
+            following = stretch.part_after(size) if late else None
+            own = _given(stretch.part(size), memory, following)
             with suppress(Exception):  # whose it is, is seen when they are asked for one by one
                 reading = quantity.compute(own)
                 assert isinstance(reading, Readings)
@@ -83,7 +83,7 @@ class Recorder:
                     writer.write(found)
                 return
         for k in range(size):
-            following = stretch.one(k + 1) if late else None
+            following = stretch.after(k) if late else None
             self.read(quantity, stretch.one(k), memory, coverage, following)
 
     def read(
