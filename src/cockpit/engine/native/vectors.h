@@ -1,9 +1,9 @@
 /* Included once for each type `real`. */
 
 /* Widen n numbers to a block, with zeros behind them. */
-static void NAME(widen)(const real *restrict x, int n, double *restrict wide) {
-    for (int j = 0; j < n; j++) wide[j] = x[j];
-    for (int j = n; j < BLOCK; j++) wide[j] = 0;
+static void NAME(widen)(const real *restrict x, int n, double *restrict to) {
+    for (int j = 0; j < n; j++) to[j] = x[j];
+    for (int j = n; j < BLOCK; j++) to[j] = 0;
 }
 
 /* Products of `rows` vectors a with `others` vectors b, all of n numbers, added to out [rows, others], which is zero;
@@ -23,28 +23,60 @@ void NAME(inner)(const real *const *a, int64_t rows, const real *const *b, int64
         for (int64_t k = 0; k < r; k++) out[r * others + k] = out[k * others + r];
 }
 
-/* Combinations of `rows` vectors a of n numbers by weights [wanted, rows]. */
-void NAME(combine)(const double *weights, const real *const *a, int64_t rows, int64_t wanted, int64_t n, real *out) {
+/* One combination of `rows` vectors a of n numbers. */
+static void NAME(combine_one)(const double *w, const real *const *a, int64_t rows, int64_t n, real *out) {
     double sum[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int size = (int)(n - i < BLOCK ? n - i : BLOCK);
-        for (int64_t k = 0; k < wanted; k++) {
-            const double *w = weights + k * rows;
-            real *restrict to = out + k * n + i;
-            int64_t r = 0;
-            for (int j = 0; j < size; j++) sum[j] = 0;
-            for (; r + 3 <= rows; r += 3) { /* so that the sum is seldom loaded and stored */
-                const real *restrict x = a[r] + i, *restrict y = a[r + 1] + i, *restrict z = a[r + 2] + i;
-                const double u = w[r], v = w[r + 1], t = w[r + 2];
-                for (int j = 0; j < size; j++) sum[j] += u * x[j] + v * y[j] + t * z[j];
-            }
-            for (; r < rows; r++) {
-                const real *restrict x = a[r] + i;
-                for (int j = 0; j < size; j++) sum[j] += w[r] * x[j];
-            }
-            for (int j = 0; j < size; j++) to[j] = (real)sum[j];
+        int64_t r = 0;
+        for (int j = 0; j < size; j++) sum[j] = 0;
+        for (; r + 3 <= rows; r += 3) { /* so that the sum is seldom loaded and stored */
+            const real *restrict x = a[r] + i, *restrict y = a[r + 1] + i, *restrict z = a[r + 2] + i;
+            const double u = w[r], v = w[r + 1], t = w[r + 2];
+            for (int j = 0; j < size; j++) sum[j] += u * x[j] + v * y[j] + t * z[j];
         }
+        for (; r < rows; r++) {
+            const real *restrict x = a[r] + i;
+            for (int j = 0; j < size; j++) sum[j] += w[r] * x[j];
+        }
+        for (int j = 0; j < size; j++) out[i + j] = (real)sum[j];
     }
+}
+
+typedef real NAME(some) __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real))));
+
+/* Three combinations at once, which stay in registers until all vectors have been looked at: each number is read and
+ * widened once for all of them. */
+static void NAME(combine_three)(const double *w, const real *const *a, int64_t rows, int64_t n, real *out) {
+    const double *u = w, *v = w + rows, *t = w + 2 * rows;
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        wide p = {0}, q = {0}, s = {0}, p2 = {0}, q2 = {0}, s2 = {0};
+        for (int64_t r = 0; r < rows; r++) {
+            const NAME(some) *from = (const NAME(some) *)(a[r] + i);
+            const wide x = __builtin_convertvector(from[0], wide), y = __builtin_convertvector(from[1], wide);
+            p += u[r] * x, q += v[r] * x, s += t[r] * x;
+            p2 += u[r] * y, q2 += v[r] * y, s2 += t[r] * y;
+        }
+        NAME(some) *first = (NAME(some) *)(out + i), *second = (NAME(some) *)(out + n + i);
+        NAME(some) *third = (NAME(some) *)(out + 2 * n + i);
+        first[0] = __builtin_convertvector(p, NAME(some)), first[1] = __builtin_convertvector(p2, NAME(some));
+        second[0] = __builtin_convertvector(q, NAME(some)), second[1] = __builtin_convertvector(q2, NAME(some));
+        third[0] = __builtin_convertvector(s, NAME(some)), third[1] = __builtin_convertvector(s2, NAME(some));
+    }
+    for (; i < n; i++)
+        for (int k = 0; k < 3; k++) {
+            double sum = 0;
+            for (int64_t r = 0; r < rows; r++) sum += w[k * rows + r] * a[r][i];
+            out[k * n + i] = (real)sum;
+        }
+}
+
+/* Combinations of `rows` vectors a of n numbers by weights [wanted, rows]. */
+void NAME(combine)(const double *weights, const real *const *a, int64_t rows, int64_t wanted, int64_t n, real *out) {
+    int64_t k = 0;
+    for (; k + 3 <= wanted; k += 3) NAME(combine_three)(weights + k * rows, a, rows, n, out + k * n);
+    for (; k < wanted; k++) NAME(combine_one)(weights + k * rows, a, rows, n, out + k * n);
 }
 
 /* Squared lengths of `count` vectors a, or of a - b where there are b; `sizes` are their numbers, out [count]. */
