@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cockpit.engine import curvature_tapes, derivatives
+from cockpit.engine import curvature_tapes, lean
 from cockpit.engine.curvature import HessianProduct
 from cockpit.engine.curvature_tapes import KINDS, MISSES, REPEATS, CurvatureTapes, Kind
 from cockpit.engine.step_curvature import Curvatures
@@ -125,12 +125,12 @@ def test_a_replay_that_gives_something_else_is_refused(
     if broken == "comparison":
         monkeypatch.setattr(curvature_tapes, "agree", lambda found, truth: False)
     else:
-        lean = derivatives.LEAN["AddmmBackward0"]
+        addmm = lean.LEAN["AddmmBackward0"]
 
         def wrong(*args: Any) -> Any:
-            return tuple(g if g is None else 1.05 * g for g in lean(*args))
+            return tuple(g if g is None else 1.05 * g for g in addmm(*args))
 
-        monkeypatch.setitem(derivatives.LEAN, "AddmmBackward0", wrong)
+        monkeypatch.setitem(lean.LEAN, "AddmmBackward0", wrong)
     (kind,) = both(tmp_path, "mlp")
     assert kind.refused == "RuntimeError: a replay does not give what the ordinary way gives"
     assert kind.tape is None

@@ -21,6 +21,7 @@ from cockpit.engine.layers.conv import convolution
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.layers.linear import linear
 from cockpit.engine.parts import Dense, Lazy, Outer, Part, Rows, wide
+from cockpit.engine.products import product
 from cockpit.engine.reduction import reductions
 from cockpit.engine.statistics import SquareSum
 from cockpit.engine.use import Use
@@ -143,7 +144,7 @@ def column_sum(name: str, p: Tensor, calls: list[Columns], names: Mapping[int, s
     if len(calls) == 1 and first.once:
         b, a = first.squares()
         if p.ndim > 1:
-            return b.T @ a
+            return product(b.T, a)
         return first._squares[2] if len(first._squares) > 2 else b.sum(0)
     if all(call.widens and call.use.formula is first.use.formula for call in calls):
         parts = [call.widened(names)[name] for call in calls if name in call.widened(names)]
@@ -202,7 +203,7 @@ def _of_factors(parts: list[Part], call: Columns, p: Tensor) -> Tensor:
             value = squares.squeeze(2).permute(1, 2, 0) @ a.square().squeeze(2).transpose(0, 1)
             total = value if total is None else total.add_(value)
             continue
-        total = _with_squares(total, b.transpose(-1, -2) @ a)
+        total = _with_squares(total, product(b.transpose(-1, -2), a))
     assert total is not None
     if uses > 1 and call.count > 1:
         total = total.view(groups, call.count, -1, inputs).sum(1)

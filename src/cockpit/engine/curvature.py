@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.autograd.graph import get_gradient_edge
 
 from cockpit.engine.convolution import lean_convolutions
-from cockpit.engine.derivatives import derivatives
+from cockpit.engine.derivatives import by_hand
+from cockpit.engine.gradient_graph import GradientGraph
 from cockpit.engine.graph import dropped_graphs_noticed
 from cockpit.engine.precision import wide_dtype, without_autocast
 from cockpit.errors import Gap
@@ -106,21 +106,21 @@ class HessianProduct:
     Args:
         batches: (losses [N], weight) of every micro-batch; the graphs must be live.
         parameters: leaves by name; those that the losses do not use have zero curvature.
+        hand: whether to derive by hand.
     """
 
-    def __init__(self, batches: Sequence[tuple[Tensor, float]], parameters: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, batches: Sequence[tuple[Tensor, float]], parameters: Mapping[str, Tensor], hand: bool = False
+    ) -> None:
         self.flat = FlatParameters(parameters)
         self.products = 0
         self._batchable = True
         starts = [losses for losses, _ in batches]
         noticed, lean = dropped_graphs_noticed(starts), lean_convolutions(starts)
-        with differentiating(self.flat.device), noticed, lean, torch.enable_grad():
+        hands = by_hand() if hand else nullcontext()
+        with differentiating(self.flat.device), noticed, lean, hands, torch.enable_grad():
             weights = [torch.full_like(losses, weight / losses.numel()) for losses, weight in batches]
-            gradient = derivatives(starts, self.flat.tensors, weights, create_graph=True)
-        # Gradients constant in the parameters (linear losses) have no graph: their rows of H are zero.
-        self._rows = [k for k, g in enumerate(gradient) if g is not None and g.requires_grad]
-        # Its graph is needed, its numbers are not: as many as there are parameters.
-        self._gradient = [get_gradient_edge(g) for g in gradient if g is not None and g.requires_grad]
+            self._gradient = GradientGraph(starts, self.flat.tensors, weights)
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return $Hv$ for one flat vector, [D]."""
@@ -139,12 +139,10 @@ class HessianProduct:
 
     def _product(self, vector: Tensor, rows: int | None) -> Tensor:
         self.products += 1 if rows is None else rows
-        if not self._gradient:
+        if self._gradient.constant:
             return torch.zeros_like(vector)
-        pieces = self.flat.split(vector)
-        with differentiating(self.flat.device):
-            vectors = [pieces[k] for k in self._rows]
-            columns = derivatives(self._gradient, self.flat.tensors, vectors, batched=rows is not None)
+        with differentiating(self.flat.device), torch.no_grad():
+            columns = self._gradient.derived(self.flat.split(vector), batched=rows is not None)
         return self.flat.join(columns, rows)
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from cockpit.engine.curvature import FlatParameters, HessianProduct
 from cockpit.engine.curvature_tape import CurvatureTape, Found, agree
 from cockpit.engine.diagonals import Learnt
 from cockpit.engine.loss_kinds import Kinds
@@ -26,6 +27,8 @@ REPEATS = 3
 """How often a kind must have come before it is recorded."""
 MISSES = 8
 """How often in a row a micro-batch may differ from the recorded one before recording is given up."""
+BY_HAND = 2**16
+"""How many parameters a model must have for products by hand: the calls of its operations are made in Python."""
 PLACES, ALL = 16, 4
 """One part in so many of the free memory may be taken for places, and for all that a recording keeps: it keeps it."""
 
@@ -44,6 +47,8 @@ class Kind:
     """What cannot be measured of any of them."""
     learnt: Learnt | None = None
     """What is known of their plan, where diagonals are measured."""
+    by_hand: bool = False
+    """Whether products with their Hessians are made by hand, where nothing is recorded: it has been compared."""
 
     def examines(self, parameters: Iterable[str], kinds: Kinds) -> bool:
         """Say whether something is to be looked at next time that is taken for granted most of the time."""
@@ -133,6 +138,7 @@ class CurvatureTapes:
         try:
             if subject.again:
                 raise RuntimeError("a layer has to run again, with the random numbers it had")
+            kind.by_hand = _served_by_hand(subject, truth[1])
             seen, room = subject.saved(), _Room(subject.losses.device, self._memory)
             room.insist(seen.size, _size(truth))
             tape = CurvatureTape(subject, seen, self._recorder, measure, generators)
@@ -184,6 +190,27 @@ def _size(truth: Found) -> int:
     return max([*sizes, 0 if hessian is None else hessian.flat.size * hessian.flat.dtype.itemsize])
 
 
+def _served_by_hand(subject: Subject, hessian: HessianProduct | None) -> bool:
+    """Say whether products by hand are those of the Hessian, and faster: on a CPU, of matrices that are not small."""
+    if hessian is None or subject.losses.device.type != "cpu" or hessian.flat.size < BY_HAND:
+        return False
+    try:
+        subject.saved()  # or the user's code packs what is saved, and would have to unpack it again and again
+        parameters = dict(zip(hessian.flat.names, hessian.flat.tensors, strict=True))
+        other = HessianProduct([(subject.losses, 1.0)], parameters, hand=True)
+        signs = _signs(hessian.flat)
+        return agree(other(signs), hessian(signs))
+    except Exception:  # whatever it is: there is the ordinary way
+        return False
+
+
+def _signs(flat: FlatParameters) -> Tensor:
+    """Return a vector to multiply with."""
+    signs = torch.ones(flat.size, dtype=flat.dtype, device=flat.device)
+    signs[::2] = -1
+    return signs
+
+
 def _repeats(tape: CurvatureTape, truth: Found) -> bool:
     """Say whether a tape that was replayed gives what is known to be true."""
     entries, hessian = truth
@@ -194,7 +221,6 @@ def _repeats(tape: CurvatureTape, truth: Found) -> bool:
             return False
         pairs += [(found.by_parameter[name], value) for name, value in entry.by_parameter.items()]
     if hessian is not None:
-        signs = torch.ones(hessian.flat.size, dtype=hessian.flat.dtype, device=hessian.flat.device)
-        signs[::2] = -1
+        signs = _signs(hessian.flat)
         pairs.append((tape.product(signs), hessian(signs)))
     return all(agree(found, truth) for found, truth in pairs)

@@ -81,6 +81,7 @@ class Diagonals:
         learnt: what is known of the plan; added to.
         kinds: what is known of loss functions; added to.
         check: raises a `Gap` for a Hessian that is none.
+        by_hand: whether products with it are made by hand.
     """
 
     def __init__(
@@ -91,11 +92,12 @@ class Diagonals:
         learnt: Learnt,
         kinds: Kinds,
         check: Callable[[HessianProduct], None],
+        by_hand: bool = False,
     ) -> None:
         self.losses, self.parameters = subject.losses, parameters
         self.examples = len(subject.losses)
         self._outputs = subject.outputs
-        self._learnt, self._kinds, self._check = learnt, kinds, check
+        self._learnt, self._kinds, self._check, self._by_hand = learnt, kinds, check, by_hand
         self._sums = LayerSums(subject, plan, parameters, learnt.passes)
         self._exact: DiagonalResult | None = None
         self._draw: DiagonalResult | None = None
@@ -151,7 +153,7 @@ class Diagonals:
         return self._new_hessian()
 
     def _new_hessian(self) -> HessianProduct:
-        product = HessianProduct([(self.losses, 1.0)], self.parameters)
+        product = HessianProduct([(self.losses, 1.0)], self.parameters, self._by_hand)
         self._check(product)
         return product
 

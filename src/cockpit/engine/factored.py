@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.products import product
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +40,11 @@ class Factored:
         if factors is None:
             return g.dot(self.dense())
         a, b = factors
-        return ((a @ self.a.T) * (b @ self.b.T)).sum(1)
+        return (product(a, self.a.T) * product(b, self.b.T)).sum(1)
 
     def dense(self) -> Tensor:
         """Return it written out."""
-        return (self.b.T @ self.a).reshape(self.shape)
+        return product(self.b.T, self.a).reshape(self.shape)
 
 
 Vectors = Mapping[str, tuple[Tensor | Factored, float]]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cockpit.engine.parts import Dense, Outer, Part, Rows, wide
 from cockpit.engine.precision import exact_products
+from cockpit.engine.products import product
 
 BLOCK = 2**24
 """How many gradient elements are formed at once (128 MiB in float64)."""
@@ -123,7 +124,7 @@ class ExampleGradients:
         if factors is None:
             return None
         a, b = factors
-        products = (a @ a.T) * (b @ b.T)
+        products = product(a, a.T) * product(b, b.T)
         if a.dtype == torch.float64 or exact_products():
             norms = products.diagonal()
             self._norm2.append(
@@ -171,7 +172,7 @@ class ExampleGradients:
             return _added(g.square().sum(0) for g in self.blocks())
         # With one use, the square of a product is a product of squares.
         factors = (_factors(self.parts, i, j) for i, j in self.spans(sizes[0] * (sizes[2] + sizes[3])))
-        squares = (torch.einsum("ngto,ngti->goi", b.square(), a.square()) for a, b in factors)
+        squares = (_joint(b.square()[:, :, 0], a.square()[:, :, 0]) for a, b in factors)
         return _added(squares).reshape(self.parameter.shape)
 
     def _cross(self, table: Rows, others: tuple[Part, ...], sizes: tuple[int, int, int, int]) -> Tensor:
@@ -219,6 +220,13 @@ def _factors(parts: tuple[Part, ...], start: int, stop: int) -> tuple[Tensor, Te
     if len(pairs) == 1:
         return pairs[0]
     return torch.cat([a for a, _ in pairs], 2), torch.cat([b for _, b in pairs], 2)
+
+
+def _joint(b: Tensor, a: Tensor) -> Tensor:
+    """Return the products [G, O, I] of factors [N, G, O] and [N, G, I], summed over the examples."""
+    if b.shape[1] == 1:
+        return product(b[:, 0].T, a[:, 0])[None]
+    return torch.einsum("ngo,ngi->goi", b, a)
 
 
 def _few_uses(sizes: tuple[int, int, int, int]) -> bool:

@@ -29,6 +29,8 @@ class Measuring:
         self.kinds = Kinds()
         self._learnt: weakref.WeakKeyDictionary[Plan, Learnt] = weakref.WeakKeyDictionary()
         self._symmetric: bool | Gap | None = None
+        self.by_hand = False
+        """Whether products with the Hessian of the present micro-batch are made by hand."""
 
     def learnt(self, plan: Plan) -> Learnt:
         """Return what is known of a plan."""
@@ -40,14 +42,14 @@ class Measuring:
 
     def diagonals(self, subject: Subject, plan: Plan, parameters: Mapping[str, Tensor]) -> Diagonals:
         """Return the diagonals of a micro-batch."""
-        return Diagonals(subject, plan, parameters, self.learnt(plan), self.kinds, self._check)
+        return Diagonals(subject, plan, parameters, self.learnt(plan), self.kinds, self._check, self.by_hand)
 
     def hessian(self, graphs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> HessianProduct:
         """Return the Hessian of the mean loss of all processes, as far as it is in these graphs."""
         examples = sum(len(losses) for losses in graphs)
         if self.ranks is not None:
             examples = int(self.ranks.sum(torch.tensor(float(examples))))
-        local = HessianProduct([(x, len(x) / examples) for x in graphs], parameters)
+        local = HessianProduct([(x, len(x) / examples) for x in graphs], parameters, self.by_hand)
         self._check(local)
         return local
 

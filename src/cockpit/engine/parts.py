@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.kernels import Products
+from cockpit.engine.products import product
 
 
 def wide(x: Tensor) -> Tensor:
@@ -175,7 +176,7 @@ class Outer(Part):
                 if groups == 1
                 else g.unflatten(0, (n, groups)).reshape(n, *self.shape)
             )
-        g = wide(b) @ wide(a)
+        g = product(wide(b), wide(a))
         return g.reshape(len(g), *self.shape)
 
     def dot(self, direction: Tensor) -> Tensor:
@@ -186,7 +187,7 @@ class Outer(Part):
         if groups == 1:  # one large product instead of many small ones
             a, b, v = a.reshape(-1, inputs), b.reshape(-1, outputs), v[0]
         # The same work either way, but the intermediate is the smaller one.
-        products = (b @ v).mul_(a) if inputs <= outputs else (a @ v.transpose(-1, -2)).mul_(b)
+        products = product(b, v).mul_(a) if inputs <= outputs else product(a, v.transpose(-1, -2)).mul_(b)
         return products.reshape(self.examples, groups * uses * min(inputs, outputs)).sum(1)
 
     def total(self, weights: Tensor | None = None) -> Tensor:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from cockpit.engine.statistics import Join, Statistic
-
 
 LINGERING = 0.1
 """Seconds to wait at most, at the end, for tensors that somebody else may hold for good."""
@@ -49,7 +49,7 @@ class Ranks:
 
     def _take_back(self) -> None:
         # one use is Python's own
-        self._lent = [tensor for tensor in self._lent if tensor._use_count() > 1]
+        self._lent = [tensor for tensor in self._lent if _uses(tensor) > 1]
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum over ranks."""
@@ -104,6 +104,11 @@ class Ranks:
                     joined = [p.view_as(v) for p, v in zip(pieces, values, strict=True)]
                 for (s, n), value in zip(chosen, joined, strict=True):
                     cells[s][n] = value.to(cells[s][n].device)
+
+
+def _uses(tensor: Any) -> int:
+    """Return how many hold a tensor."""
+    return int(tensor._use_count())
 
 
 def ranks_of(group: dist.ProcessGroup | bool | None, device: torch.device) -> Ranks | None:

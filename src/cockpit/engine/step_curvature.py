@@ -138,6 +138,7 @@ class Curvatures:
         kind = self._kind(losses, plan) if simple else None
         if kind is not None and self._replayed(kind, losses, table):
             return
+        self.measuring.by_hand = kind is not None and kind.by_hand
         if hides_layers(losses):
             gap = Gap("reentrant_checkpointing: the second derivative of a checkpointed part cannot be had")
             self.methods = dict.fromkeys((*self._diagonals, *self.eigen), gap)
@@ -161,6 +162,8 @@ class Curvatures:
             self._graphs.append(counted)
             if alone and len(self._graphs) == 1:
                 made = self._solve(table.parameters, source if keep is None else None)
+                if made is None and kind is not None:
+                    kind.by_hand = False  # lest it was that
             elif alone:
                 self.eigenvalues = dict.fromkeys(self.eigen, MORE)
         if kind is not None and (entries or made is not None) and self._lasting(entries, made):

@@ -186,7 +186,9 @@ class Backlog:
         """Let a step wait."""
         self._steps.append(step)
         if self._patient:
-            newest = [p.observed for p in islice(reversed(self._steps), 2)]  # large and small ones may alternate
+            newest = [
+                p.observed for p in islice(reversed(self._steps), 2)
+            ]  # large and small ones may alternate
             largest = max(1, max(seen.size for seen in newest))
             self._most = min(LONGEST, 1 + LARGEST // largest) if all(seen.small for seen in newest) else 1
 

@@ -1,0 +1,97 @@
+"""Our own matrix products: the same numbers by either library, and torch's own where the other one does not serve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cockpit.engine import products
+from cockpit.engine.products import product
+from cockpit.engine.script import Script
+from layer_check import normal
+
+here = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+needs_onednn = pytest.mark.skipif(not here, reason="this torch is built without oneDNN")
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Have the other library used for every product, however small; the shapes that it was given."""
+    given: list[tuple[int, ...]] = []
+    served = products._served
+
+    def seen(a: Tensor, b: Tensor) -> bool:
+        if served(a, b):
+            given.append((*a.shape, b.shape[-1]))
+            return True
+        return False
+
+    monkeypatch.setattr(products, "WORTH", 1)
+    monkeypatch.setattr(products, "_onednn_is_faster", lambda: True)
+    monkeypatch.setattr(products, "_served", seen)
+    return given
+
+
+@needs_onednn
+@pytest.mark.parametrize(
+    "shape", [(3, 4, 5), (1, 1, 1), (64, 75, 33), (2, 3, 4, 5), (2, 3, 1, 7, 5)], ids=str
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_either_library_gives_the_product(
+    shape: tuple[int, ...], turned: bool, other: list[tuple[int, ...]]
+) -> None:
+    *lead, m, k, n = shape
+    a, b = normal(*lead, m, k).float(), normal(*lead, k, n, seed=1).float()
+    if turned:
+        a, b = (x.mT.contiguous().mT for x in (a, b))
+    found = product(a, b)
+    assert other == [shape]
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(found.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (normal(3, 4), normal(4, 5)),  # float64
+        (normal(3, 4).float().requires_grad_(), normal(4, 5).float()),
+        (normal(3, 4).bfloat16(), normal(4, 5).bfloat16()),
+        (normal(2, 3, 4).float(), normal(4, 5).float()),
+        (torch.zeros(0, 4), torch.zeros(4, 5)),
+        (torch.zeros(0, 3, 4), torch.zeros(0, 4, 5)),
+        (normal(3, 4).float(), normal(4).float()),
+    ],
+    ids=["double", "on a graph", "half", "one for all", "no rows", "no matrices", "vector"],
+)
+def test_what_the_other_library_does_not_serve(a: Tensor, b: Tensor, other: list[tuple[int, ...]]) -> None:
+    assert torch.equal(product(a, b), a @ b)
+    assert other == []
+
+
+@needs_onednn
+def test_what_the_user_says_of_precision_is_left_to_torch(
+    other: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[Any] = []
+    monkeypatch.setattr(products, "exact_products", lambda: used.append(1) or False)
+    a, b = normal(3, 4).float(), normal(4, 5).float()
+    assert torch.equal(product(a, b), a @ b)
+    assert used
+
+
+@needs_onednn
+def test_a_script_notes_operations_of_torch_itself(other: list[tuple[int, ...]]) -> None:
+    a, b = normal(3, 4).float(), normal(4, 5).float()
+    with torch.no_grad(), Script() as script:
+        found = product(a, b)
+    a.mul_(2)
+    script.repeat()
+    torch.testing.assert_close(found, a @ b)
+
+
+def test_the_choice_is_made_once() -> None:
+    assert products._onednn_is_faster() in (True, False)
+    assert products._onednn_is_faster.cache_info().currsize == 1
