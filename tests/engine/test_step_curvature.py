@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -227,6 +228,7 @@ def test_a_warm_start_survives_a_checkpoint() -> None:
 
 
 def test_attention_is_replaced_only_while_curvature_is_asked_for() -> None:
+    gc.collect()  # engines of other tests that nobody closed
     plain = F.scaled_dot_product_attention
     engine = Engine(problem("mlp").build())
     for end in (lambda: engine.begin(frozenset()), engine.close):
