@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cockpit import Cockpit, GradAbsMax, GradHist1d, HessMaxEV, Histogram
+from cockpit.engine import curvature_tapes
 from cockpit.testing import problem, problems
 from session.loops import FIRST_ORDER, Records, differences, events, records
 from watched import ADDITIVE
@@ -155,3 +156,28 @@ def test_steps_that_are_replayed(
 @pytest.mark.parametrize("name", ["branches", "experts"])
 def test_parameters_that_take_part_now_and_then(name: str, tmp_path: Path) -> None:
     compare(name, plain, [[2], [1], [2], [1], [3], [1], [2]], tmp_path, FIRST_ORDER)
+
+
+BY_HAND = ["mlp", "conv2d_groups", "tied_modules"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(p.name, marks=() if p.name in BY_HAND else pytest.mark.slow) for p in problems()],
+)
+def test_products_by_hand(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are made of models that are too large to be recorded, where that gives the same as the engine."""
+    monkeypatch.setattr(curvature_tapes, "ON_CPU", 0)
+    monkeypatch.setattr(curvature_tapes, "BY_HAND", 1)
+    served: list[bool] = []
+    compared = curvature_tapes._served_by_hand
+
+    def seen(*args: Any) -> bool:
+        served.append(compared(*args))
+        return served[-1]
+
+    monkeypatch.setattr(curvature_tapes, "_served_by_hand", seen)
+    eigenvalue = HessMaxEV(tolerance=1e-9, products=500)
+    quantities = ["loss", "norm_test", "grad_hist2d", "update_size", "hess_trace", eigenvalue]
+    compare(name, plain, [[4]] * 8, tmp_path, quantities)
+    assert served == [True] or name not in BY_HAND

@@ -91,12 +91,12 @@ class Curvatures:
         self.replayed = None
         self._hooks.seen = False
         if needs is not self._asked:
-            self._asked = needs
-            ordered = sorted(needs, key=repr)
+            self._asked, self._given = needs, given
+            curved = [n for n in needs if isinstance(n, Diagonal | TopEigenvalue | DiagonalVariance)]
+            ordered = sorted(curved, key=repr)
             self._diagonals = [n for n in ordered if isinstance(n, Diagonal)]
             self.eigen = [n for n in ordered if isinstance(n, TopEigenvalue)]
-            self._given = given
-            self._doubted = {n.diagonal for n in needs if isinstance(n, DiagonalVariance)}
+            self._doubted = {n.diagonal for n in ordered if isinstance(n, DiagonalVariance)}
             key = (*self._diagonals, *self.eigen, frozenset(self._doubted))
             self._key = self._keys.setdefault(key, len(self._keys))
             self._surround()
@@ -162,7 +162,7 @@ class Curvatures:
             self._graphs.append(counted)
             if alone and len(self._graphs) == 1:
                 made = self._solve(table.parameters, source if keep is None else None)
-                if made is None and kind is not None:
+                if kind is not None and any(isinstance(x, Gap) for x in self.eigenvalues.values()):
                     kind.by_hand = False  # lest it was that
             elif alone:
                 self.eigenvalues = dict.fromkeys(self.eigen, MORE)

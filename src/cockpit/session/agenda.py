@@ -10,6 +10,9 @@ from cockpit.quantities.quantity import Memory, Quantity
 from cockpit.session.budget import Budget
 from cockpit.session.recorder import Recorder
 
+LATELY = 8
+"""How many kinds of step are remembered."""
+
 
 class Agenda:
     """Plans one step after the other.
@@ -33,7 +36,8 @@ class Agenda:
         """Quantities of the step before that need the coming one, too."""
         self._quantities, self._memory, self._budget, self._recorder = quantities, memory, budget, recorder
         self._adaptive = frozenset(q for q in quantities if q.adaptive)
-        self._asked: tuple[Any, frozenset[Need]] = (None, frozenset())
+        self._asked: dict[Any, frozenset[Need]] = {}
+        """What was asked for lately: at intervals, kinds of step alternate."""
         self._late: tuple[Any, list[Quantity]] = (None, [])
         """Those that need the following step, of what was due."""
 
@@ -65,15 +69,17 @@ class Agenda:
 
     def needs(self, step: int) -> frozenset[Need]:
         """Return what is asked of a step; the same object as long as it is the same."""
-        asking = (self.due, self.waiting)
-        if asking == self._asked[0] and not self.adapts:
-            return self._asked[1]
+        asking = (tuple(map(id, self.due)), tuple(map(id, self.waiting)))
+        if asking in self._asked and not self.adapts:
+            return self._asked[asking]
         needs = {need for q in self.waiting for need in q.needs_after}
         for quantity in self.due:
             with self._recorder.guarded(step, quantity.name):
                 needs.update(quantity.request(self._memory[quantity.name], step))
-        self._asked = (asking, frozenset(needs))
-        return self._asked[1]
+        if len(self._asked) >= LATELY:
+            self._asked.clear()
+        self._asked[asking] = frozenset(needs)
+        return self._asked[asking]
 
     def observed(self) -> None:
         """Note that the step was seen: some quantities wait for the next one."""
@@ -83,4 +89,4 @@ class Agenda:
 
     def forget(self) -> None:
         """Ask anew, whatever was asked before."""
-        self._asked = (None, frozenset())
+        self._asked.clear()

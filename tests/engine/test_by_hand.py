@@ -1,0 +1,113 @@
+"""Products with the Hessian by hand, of models that are not recorded: only where they were compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from cockpit import Cockpit, HessMaxEV, Run
+from cockpit.engine import curvature_tapes
+from cockpit.engine.gradient_graph import GradientGraph
+from cockpit.engine.lean import Found
+from layer_check import filled, normal
+
+FIRST = 5
+"""The step after that at which both ways are compared."""
+
+
+class Doubled(torch.autograd.Function):
+    """An operation written in Python."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        return 2 * g
+
+
+class Custom(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = Doubled.apply(super().forward(x))  # type: ignore[no-untyped-call]
+        return found
+
+
+class Checkpointed(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = checkpoint(super().forward, x, use_reentrant=False)
+        return found
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each product was made by hand; models that are not recorded, however small."""
+    monkeypatch.setattr(curvature_tapes, "ON_CPU", 0)
+    monkeypatch.setattr(curvature_tapes, "BY_HAND", 1)
+    made: list[bool] = []
+    derived = GradientGraph.derived
+
+    def seen(self: GradientGraph, *args: Any, **more: Any) -> Found:
+        made.append(self._hand)
+        return derived(self, *args, **more)
+
+    monkeypatch.setattr(GradientGraph, "derived", seen)
+    return made
+
+
+def train(folder: Path, second: nn.Module, steps: int = 8, step: Callable[[int], None] = id) -> list[float]:
+    model = filled(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), second))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with Cockpit(model, optimizer, quantities=[HessMaxEV()], run=folder) as cockpit:
+        for k in range(steps):
+            optimizer.zero_grad()
+            step(k)
+            cockpit.backward(model(normal(6, 3, seed=k)).square().sum(1))
+            optimizer.step()
+    return [float(x) for x in Run(folder).series("hess_max_ev").values]
+
+
+def test_products_are_made_by_hand_once_they_were_compared(tmp_path: Path, hands: list[bool]) -> None:
+    values = train(tmp_path, nn.Linear(4, 2))
+    assert len(values) == 8
+    assert hands.count(True) == 1 + 2 * (8 - FIRST)  # the comparison, and two a step
+    assert hands[-6:] == [True] * 6
+
+
+@pytest.mark.parametrize("second", [Custom(4, 2), Checkpointed(4, 2)], ids=lambda m: type(m).__name__)
+def test_who_is_not_served(second: nn.Module, tmp_path: Path, hands: list[bool]) -> None:
+    values = train(tmp_path, second)
+    assert len(values) == 8
+    assert not any(hands)
+
+
+def test_a_comparison_that_fails_is_the_end_of_it(
+    tmp_path: Path, hands: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curvature_tapes, "agree", lambda found, truth: False)
+    train(tmp_path, nn.Linear(4, 2))
+    assert hands.count(True) == 1
+
+
+def test_a_failure_later_on_is_one_gap(
+    tmp_path: Path, hands: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derived, breaks = GradientGraph.derived, [False]
+
+    def broken(self: GradientGraph, *args: Any, **more: Any) -> Found:
+        if breaks[0] and self._hand:
+            raise RuntimeError("not this time")
+        return derived(self, *args, **more)
+
+    monkeypatch.setattr(GradientGraph, "derived", broken)
+    values = train(tmp_path, nn.Linear(4, 2), 9, lambda k: breaks.__setitem__(0, k >= FIRST + 2))
+    gaps = [k for k, value in enumerate(values) if value != value]
+    assert gaps == [FIRST + 2]
+    status = Run(tmp_path).series("hess_max_ev").status[FIRST + 2]
+    assert status == "no_double_backward: not this time"
