@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from cockpit.engine.aside import aside
 from cockpit.engine.derived import Separation
 from cockpit.engine.needs import Need
 from cockpit.errors import Gap
@@ -24,7 +25,7 @@ class Distance(Quantity):
     def start(self, parameters: Mapping[str, Tensor], memory: Memory) -> None:
         origin = memory.setdefault("origin", {})  # the same mapping as in a request made before
         if not origin:
-            origin.update({name: p.detach().clone() for name, p in parameters.items()})
+            origin.update(aside(parameters))
 
     @property
     def adaptive(self) -> bool:
