@@ -26,8 +26,8 @@ from cockpit.engine.reduction import reductions
 from cockpit.engine.statistics import SquareSum
 from cockpit.engine.use import Use
 
-CACHED = 2**19
-"""How many gradient elements a CPU forms at once (2 MiB in float32): what stays in its cache is squared there."""
+CACHED = 2**20
+"""How many gradient elements a CPU forms at once (4 MiB in float32): what stays in its cache is squared there."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ BLOCK = 2**24
 """How many gradient elements are formed at once (128 MiB in float64)."""
 FEW = 256
 """Examples whose products with one another may be kept for the norms among them."""
-CACHED = 2**18
+CACHED = 2**19
 """How many on a CPU, where they are looked at again while they are in its cache."""
 
 
