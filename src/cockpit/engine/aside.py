@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -24,29 +25,25 @@ SPARE = 8
 def aside(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return copies of tensors; nobody may write to them."""
     detached = {name: tensor.detach() for name, tensor in tensors.items()}
-    try:
-        return _mapped(detached)
-    except (OSError, RuntimeError, TypeError, ValueError):  # no disk, or a type that NumPy does not know
-        return {name: tensor.clone() for name, tensor in detached.items()}
+    size = sum(t.numel() * t.element_size() for t in detached.values())
+    if size > SMALL and all(t.device.type == "cpu" for t in detached.values()):
+        # where there is no disk, or a type that NumPy does not know, a copy it is
+        with suppress(OSError, RuntimeError, TypeError, ValueError):
+            if shutil.disk_usage(tempfile.gettempdir()).free >= SPARE * size:
+                return _mapped(detached)
+    return {name: tensor.clone() for name, tensor in detached.items()}
 
 
 def _mapped(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    size = sum(t.numel() * t.element_size() for t in tensors.values())
-    if size <= SMALL or any(t.device.type != "cpu" for t in tensors.values()):
-        raise ValueError("a copy will do")
-    if shutil.disk_usage(tempfile.gettempdir()).free < SPARE * size:
-        raise OSError("little room on the disk")
-    found: dict[str, Tensor] = {}
-    for dtype in {t.dtype for t in tensors.values()}:  # one file each: torch saves no memory of two types
-        alike = {name: t for name, t in tensors.items() if t.dtype is dtype and t.numel()}
-        sizes = [t.numel() for t in alike.values()]
+    found = {name: t.clone() for name, t in tensors.items() if not t.numel()}  # of nothing there is no map
+    some = {name: t for name, t in tensors.items() if t.numel()}
+    for dtype in {t.dtype for t in some.values()}:  # one file each: torch saves no memory of two types
+        alike = {name: t for name, t in some.items() if t.dtype is dtype}
         with tempfile.TemporaryFile() as file:
             for t in alike.values():
                 file.write(t.contiguous().view(-1).view(torch.uint8).numpy().data)
             file.flush()
-            if not sizes:
-                continue
             numbers = np.memmap(file, np.uint8, mode="c")  # as if it could be written to
-        pieces = torch.from_numpy(numbers).view(dtype).split(sizes)
+        pieces = torch.from_numpy(numbers).view(dtype).split([t.numel() for t in alike.values()])
         found |= {name: piece.view(t.shape) for (name, t), piece in zip(alike.items(), pieces, strict=True)}
-    return {name: found[name] if name in found else t.clone() for name, t in tensors.items()}
+    return {name: found[name] for name in tensors}

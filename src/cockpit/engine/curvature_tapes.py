@@ -138,8 +138,9 @@ class CurvatureTapes:
         try:
             if subject.again:
                 raise RuntimeError("a layer has to run again, with the random numbers it had")
-            kind.by_hand = _served_by_hand(subject, truth[1])
+            # If the user's code packs what is saved, it would have to unpack it again and again: an error here.
             seen, room = subject.saved(), _Room(subject.losses.device, self._memory)
+            kind.by_hand = _served_by_hand(subject, truth[1])
             room.insist(seen.size, _size(truth))
             tape = CurvatureTape(subject, seen, self._recorder, measure, generators)
             room.insist_now()
@@ -195,7 +196,6 @@ def _served_by_hand(subject: Subject, hessian: HessianProduct | None) -> bool:
     if hessian is None or subject.losses.device.type != "cpu" or hessian.flat.size < BY_HAND:
         return False
     try:
-        subject.saved()  # or the user's code packs what is saved, and would have to unpack it again and again
         parameters = dict(zip(hessian.flat.names, hessian.flat.tensors, strict=True))
         other = HessianProduct([(subject.losses, 1.0)], parameters, hand=True)
         signs = _signs(hessian.flat)
