@@ -134,3 +134,18 @@ def individual_gradients(losses: Tensor, parameters: Sequence[Tensor]) -> list[T
         for loss in losses
     ]
     return [torch.stack(columns) for columns in zip(*rows, strict=True)]
+
+
+class Training:
+    """A small training under the cockpit, step by step."""
+
+    def __init__(self, folder: Path, quantities: Any = ECONOMY, **settings: Any) -> None:
+        self.folder, self.model, self.t = folder, net(), 0
+        self.opt = sgd(self.model)
+        self.cockpit = Cockpit(self.model, self.opt, quantities=list(quantities), run=folder, **settings)
+
+    def step(self, body: Callable[..., object] = plain) -> None:
+        self.opt.zero_grad()
+        body(self.cockpit, self.model, self.opt, self.t)
+        self.opt.step()
+        self.t += 1

@@ -11,114 +11,26 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from cockpit import Alpha, Cockpit, GradAbsMax, GradHist1d, HessTrace, Quantity, Run, TICDiag, TICTrace
+from cockpit import Cockpit, GradAbsMax, GradHist1d, Quantity, Run
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.table import Table
 from cockpit.engine.transfer import Transfer
 from cockpit.presets import ECONOMY
 from cockpit.quantities.quantity import Observation, OptimizerView
-from cockpit.registry import make_preset
 from cockpit.session import pending
 from cockpit.session.pending import LAG, LONGEST, LONGEST_PATIENCE, PATIENCE, Backlog, Pending
-from cockpit.session.recorder import Recorder
 from cockpit.store import worker
-from session.loops import FIRST_ORDER, batch, differences, events, losses_of, net, plain, records, sgd
+from session.loops import (
+    Training,
+    differences,
+    events,
+    records,
+)
 
 LIGHT = ("loss", "grad_norm", "norm_test")
 """Quantities for which no vector of the model's size is kept, not even at the first step."""
-
-CURVED = [
-    TICDiag(),
-    TICTrace(),
-    HessTrace(),
-    HessTrace("diag_h", label="hessian"),
-    HessTrace("diag_ggn_mc", 1, label="one draw"),
-    HessTrace("diag_ggn_mc", 3, label="estimated"),
-]
-
-
-@pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The steps in the order in which they are recorded."""
-    steps: list[int] = []
-    write = Recorder.steps
-
-    def seen(self: Recorder, some: Sequence[int], *more: Any) -> None:
-        steps.extend(some)
-        write(self, some, *more)
-
-    monkeypatch.setattr(Recorder, "steps", seen)
-    return steps
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """The steps that some quantity looked at by themselves."""
-    steps: set[int] = set()
-    read = Recorder.read
-
-    def seen(self: Recorder, quantity: Quantity, o: Observation, *more: Any) -> None:
-        steps.add(o.step)
-        read(self, quantity, o, *more)
-
-    monkeypatch.setattr(Recorder, "read", seen)
-    return steps
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no step wait for others."""
-    monkeypatch.setattr(pending, "PATIENCE", 0.0)
-    monkeypatch.setattr(pending, "LONGEST_PATIENCE", 0.0)
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let steps wait for others for as long as it takes, even where the training is slow."""
-    monkeypatch.setattr(pending, "PATIENCE", 1e9)
-    monkeypatch.setattr(Recorder, "when_quiet", lambda self, call: None)
-
-
-@pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Let numbers be under way until somebody waits for them; steps in this set (by order of sending) arrive."""
-    arrived: set[int] = set()
-    order: list[Observed] = []  # kept, so that no two have the same identity
-    send = Observed.send
-
-    def sent(self: Observed) -> None:
-        order.append(self)
-        send(self)
-
-    def here(self: Observed) -> bool:
-        return next(k for k, o in enumerate(order) if o is self) in arrived
-
-    monkeypatch.setattr(Observed, "send", sent)
-    monkeypatch.setattr(Observed, "arrived", property(here))
-    return arrived
-
-
-def at_intervals(names: Sequence[str], interval: int) -> list[Quantity]:
-    """Make quantities that are due at every so many steps."""
-    return [q for q in make_preset("economy", interval) if q.name in names]
-
-
-class Training:
-    """A small training under the cockpit, step by step."""
-
-    def __init__(self, folder: Path, quantities: Any = ECONOMY, **settings: Any) -> None:
-        self.folder, self.model, self.t = folder, net(), 0
-        self.opt = sgd(self.model)
-        self.cockpit = Cockpit(self.model, self.opt, quantities=list(quantities), run=folder, **settings)
-
-    def step(self, body: Callable[..., object] = plain) -> None:
-        self.opt.zero_grad()
-        body(self.cockpit, self.model, self.opt, self.t)
-        self.opt.step()
-        self.t += 1
 
 
 @pytest.mark.parametrize(("budget", "most"), [(None, LONGEST), (0.5, LAG)])
@@ -213,126 +125,6 @@ def test_the_writing_thread_leaves_steps_alone_while_others_come(
     assert len(training.cockpit._evaluation._backlog) == 3, "the first does not wait for others"
     training.cockpit.close()
     assert Run(tmp_path).series("loss").steps.tolist() == list(range(4))
-
-
-def nan_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
-    x, y = batch(t)
-    losses = losses_of(model, x, y)
-    cockpit.backward(losses * torch.nan if t == 2 else losses)
-    if t == 2:
-        opt.zero_grad()  # nothing moves
-
-
-def changing(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
-    opt.param_groups[0]["lr"] = 0.1 / (t + 1)
-    plain(cockpit, model, opt, t)
-    cockpit.log(mine=float(t))
-
-
-def unwatched_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
-    if t == 2:
-        losses_of(model, *batch(t)).mean().backward()
-    else:
-        plain(cockpit, model, opt, t)
-
-
-def still_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
-    opt.param_groups[0]["lr"] = 0.0 if t == 2 else 0.1
-    plain(cockpit, model, opt, t)
-
-
-def flat_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
-    losses = losses_of(model, *batch(t))
-    cockpit.backward(0.0 * losses if t == 2 else losses)
-
-
-def fewer_at_two(cockpit: Cockpit, model: nn.Module, opt: torch.optim.Optimizer, t: int) -> None:
-    cockpit.backward(losses_of(model, *batch(t, n=4 if t == 2 else 6)))
-
-
-BODIES = [plain, nan_at_two, changing, unwatched_at_two, still_at_two, flat_at_two, fewer_at_two]
-
-
-@pytest.mark.parametrize(
-    "quantities", [ECONOMY, [*FIRST_ORDER, "time"], CURVED], ids=["economy", "first order", "curved"]
-)
-@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
-def test_records_are_the_same_whenever_they_come(
-    body: Callable[..., object], quantities: list[Any], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    for name in ("now", "late"):
-        request.getfixturevalue("late" if name == "late" else "impatient")
-        training = Training(tmp_path / name, quantities)
-        for _ in range(7):
-            training.step(body)
-        training.cockpit.close()
-    assert differences(records(tmp_path / "late"), records(tmp_path / "now"), rtol=0, atol=0) == []
-    assert sorted(events(tmp_path / "late")) == sorted(events(tmp_path / "now"))
-
-
-@pytest.mark.parametrize("names", [["alpha", "loss", "norm_test"], ["loss", "norm_test"]], ids=len)
-def test_steps_at_intervals_are_looked_at_together(
-    names: list[str], tmp_path: Path, patient: None, alone: set[int]
-) -> None:
-    training = Training(tmp_path, at_intervals(names, 3))
-    for _ in range(20):
-        training.step()
-    training.cockpit.close()
-    assert len(alone) <= 2  # the first one, and one where steps begin to be replayed
-    for name in names:
-        assert Run(tmp_path).series(name).steps.tolist() == list(range(0, 20, 3))
-
-
-@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("interval", [2, 3])
-def test_records_at_intervals_are_the_same_whenever_they_come(
-    body: Callable[..., object], interval: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """Steps that are looked at, and those after them, which are looked at for their sake, come in turns."""
-    quantities = [*at_intervals(ECONOMY, interval), Alpha(label="always")]
-    for name in ("now", "late"):
-        request.getfixturevalue("late" if name == "late" else "impatient")
-        for some, chosen in (("even", quantities[:-1]), ("mixed", quantities)):
-            training = Training(tmp_path / some / name, chosen)
-            for _ in range(10):
-                training.step(body)
-            training.cockpit.close()
-    for some in ("even", "mixed"):
-        late, now = tmp_path / some / "late", tmp_path / some / "now"
-        assert differences(records(late), records(now), rtol=0, atol=0) == []
-        assert sorted(events(late)) == sorted(events(now))
-
-
-@pytest.mark.parametrize("quantity", CURVED, ids=lambda q: q.name)
-def test_curvature_of_many_steps_is_looked_at_together(
-    quantity: Quantity, tmp_path: Path, patient: None, alone: set[int]
-) -> None:
-    training = Training(tmp_path, [quantity])
-    for _ in range(6):
-        training.step()
-    training.cockpit.close()
-    assert alone == {0}
-    assert Run(tmp_path).series(quantity.name).steps.tolist() == list(range(6))
-
-
-def test_steps_are_marked_by_what_was_known_at_their_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, patience in (("now", 0.0), ("late", 1e9)):
-        monkeypatch.setattr(pending, "PATIENCE", patience)
-        monkeypatch.setattr(pending, "LONGEST_PATIENCE", patience)
-        model = nn.Sequential(net()[0], nn.BatchNorm1d(6, dtype=torch.float64), net()[2])
-        opt = sgd(model)
-        with Cockpit(model, opt, quantities=["norm_test"], run=tmp_path / name) as cockpit:
-            for t in range(9):
-                model.train(t not in (3, 4, 5))
-                plain(cockpit, model, opt, t)
-                opt.step()
-                opt.zero_grad()
-    now, late = records(tmp_path / "now"), records(tmp_path / "late")
-    assert differences(late, now, rtol=0, atol=0) == []
-    marked = [now[t, "norm_test", ""][1] != "ok" for t in range(9)]
-    assert marked == [t not in (3, 4, 5) for t in range(9)]
 
 
 def test_a_checkpoint_waits(tmp_path: Path, recorded: list[int], request: pytest.FixtureRequest) -> None:
