@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cockpit.engine.precision import wide_dtype, without_autocast
+from cockpit.engine.precision import NONFINITE, wide_dtype, without_autocast
 from cockpit.engine.vectors import combine, inner
 from cockpit.errors import Gap
 
@@ -77,7 +77,7 @@ class Subspace:
         dots[self.count] = left
         found = dots.to(device="cpu", dtype=torch.float64)
         if not bool(torch.isfinite(found).all()):
-            raise Gap("nonfinite: a product with the curvature matrix holds inf or nan")
+            raise Gap(NONFINITE)
         coefficients = torch.zeros(len(self.basis), dtype=torch.float64, device="cpu")
         coefficients[: self.count] = found[: self.count]
         size = max(self.norm, float(coefficients.norm()))

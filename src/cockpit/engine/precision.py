@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+NONFINITE = "nonfinite: a product with the curvature matrix holds inf or nan"
+"""Why there is no number that would follow from such a product."""
+
 
 def wide_dtype(device: torch.device) -> torch.dtype:
     """Return the widest floating type of a device: float64, but for Apple's GPUs."""

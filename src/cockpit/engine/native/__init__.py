@@ -4,6 +4,7 @@ from cockpit.engine.native.fused import block_statistics, outer_statistics
 from cockpit.engine.native.histogram import count, count_outer, places
 from cockpit.engine.native.images import Taps, patches
 from cockpit.engine.native.library import serves, status
+from cockpit.engine.native.seen import look
 from cockpit.engine.native.vectors import combine, inner, lengths, takeuchi
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "count_outer",
     "inner",
     "lengths",
+    "look",
     "outer_statistics",
     "patches",
     "places",

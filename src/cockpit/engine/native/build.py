@@ -25,7 +25,7 @@ FLAGS = (
 )
 SOURCES = (
     *("histogram.c", "flat.h", "outer.h", "outer_by_column.h", "fused.h"),
-    *("vectors.c", "vectors.h", "images.c", "images.h", "for_types.h"),
+    *("vectors.c", "vectors.h", "images.c", "images.h", "seen.c", "for_types.h"),
 )
 PATIENCE = 60
 """Seconds a compiler may take."""
