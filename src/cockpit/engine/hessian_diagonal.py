@@ -1,10 +1,11 @@
 r"""The diagonal of the Hessian, exact where that is affordable and estimated with an error bar where not.
 
 1. Networks that are piecewise linear in every single parameter tensor (ReLU, max-pooling, no weight used
-   twice) have the diagonal of the generalised Gauss-Newton matrix. Whether a network is one is seen from its
-   action: for a random vector $v$ on one tensor p alone, $(Hv)_p = (Gv)_p$. What was learnt is an
-   `Agreement`, to be handed in again at the next step; while the graph is made of the same operations, it is
-   examined again only rarely, and the GGN is all that has to be computed.
+   twice) have the diagonal of the generalised Gauss-Newton matrix. Whether a network is one is read off its
+   graph where all operations are known (`cockpit.engine.linearity`), and seen from its
+   action: for a random vector $v$ on one tensor p alone, $(Hv)_p = (Gv)_p$, for one tensor then and for every one
+   otherwise. What was learnt is an `Agreement`, to be handed in again at the next step; while the graph is made of the
+   same operations, it is examined again only rarely, and the GGN is all that has to be computed.
 2. With few parameters, one Hessian product for each of them.
 3. Otherwise $\mathbb{E}[z \odot Hz]$ for random signs $z$ (Hutchinson, 1989; Bekas et al., 2007).
 """
@@ -22,6 +23,7 @@ from cockpit.engine.curvature import DiagonalResult, HessianProduct
 from cockpit.engine.derivatives import is_by_hand
 from cockpit.engine.ggn import GGNProduct, standard_errors
 from cockpit.engine.graph import names_behind
+from cockpit.engine.linearity import is_linear_in_each
 from cockpit.engine.loss_graph import LossGraph, insist_finite
 from cockpit.engine.precision import wide_dtype
 from cockpit.errors import Gap
@@ -40,8 +42,8 @@ class Agreement:
 
     Attributes:
         differ: why the GGN cannot stand in for the Hessian, empty while nothing speaks against it.
-        confirmed: parameters whose blocks agreed while they were not zero. The others are compared at every
-            use: at some initialisations a block vanishes at first, whatever the network.
+        confirmed: parameters whose blocks must agree by the graph, or agreed while they were not zero. The others
+            are compared at every use: at some initialisations a block vanishes at first, whatever the network.
         turn: counts uses; decides what is compared, and which confirmed parameter is compared again.
         operations: of the graph that was examined; of another graph nothing is known.
     """
@@ -102,6 +104,8 @@ def hessian_diagonal(
             if agreement.due(list(parameters)):
                 insist_finite(losses)
                 graph = LossGraph(losses, outputs, parameters)
+                if not agreement.turn and is_linear_in_each(graph.outputs, list(parameters.values())):
+                    agreement = replace(agreement, confirmed=frozenset(parameters))
                 agreement = compare(made, graph, parameters, agreement, generator)
             else:
                 agreement = agreement.next()
