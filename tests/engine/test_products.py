@@ -53,6 +53,37 @@ def test_either_library_gives_the_product(
     torch.testing.assert_close(found.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
 
 
+@needs_onednn
+@pytest.mark.parametrize("lead", [(), (3,)], ids=["one", "several"])
+@pytest.mark.parametrize("layout", ["gaps", "gaps turned", "every second", "expanded"])
+def test_the_second_matrix_reaches_the_other_library_without_gaps(
+    layout: str, lead: tuple[int, ...], other: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With gaps it takes a thousand times as long."""
+    a = normal(*lead, 6, 4).float()
+    b = {
+        "gaps": lambda: normal(*lead, 4, 9).float()[..., :5],
+        "gaps turned": lambda: normal(*lead, 5, 9).float()[..., :4].mT,
+        "every second": lambda: normal(*lead, 4, 10).float()[..., ::2],
+        "expanded": lambda: normal(*lead, 4, 1).float().expand(*lead, 4, 5),
+    }[layout]()
+    given: list[Tensor] = []
+    real = torch.ops.mkldnn._linear_pointwise.default
+
+    class Seen:
+        @staticmethod
+        def default(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+            given.append(weight)
+            found: Tensor = real(x, weight, *rest)
+            return found
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", Seen)
+    torch.testing.assert_close(product(a, b).double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+    assert other
+    assert len(given) == max(len(lead) and lead[0], 1)
+    assert all(w.is_contiguous() or w.T.is_contiguous() for w in given)
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [

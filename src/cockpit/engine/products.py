@@ -26,19 +26,30 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     """Return ``a @ b`` of matrices [M, K] and [K, N], or of as many of them on both sides."""
     if not (_served(a, b) and _onednn_is_faster()) or writing() or not exact_products():
         return a @ b
-    multiply = torch.ops.mkldnn._linear_pointwise.default
     with torch.no_grad():
         if a.ndim == 2:
-            found: Tensor = multiply(a, b.T, None, "none", [], "")
-            return found
-        pairs = zip(a.flatten(0, -3).unbind(0), b.flatten(0, -3).mT.unbind(0), strict=True)
-        every = torch.stack([multiply(x, y, None, "none", [], "") for x, y in pairs])
+            return _by_onednn(a, b)
+        pairs = zip(a.flatten(0, -3).unbind(0), b.flatten(0, -3).unbind(0), strict=True)
+        every = torch.stack([_by_onednn(x, y) for x, y in pairs])
         return every.view(*a.shape[:-1], b.shape[-1])
 
 
 def multiplier(batched: bool) -> Multiply:
     """Return what multiplies matrices; ``batched``: that have a further axis they do not show."""
     return torch.matmul if batched else product
+
+
+def _by_onednn(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of two matrices.
+
+    The second one must lie without gaps: oneDNN takes a thousand times as long over any other (a layer's sequences
+    with the examples on the second axis), for which it has no code but that of its reference. The first one it copies.
+    """
+    turned = b.T
+    if not (turned.is_contiguous() or b.is_contiguous()):
+        turned = turned.contiguous()
+    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(a, turned, None, "none", [], "")
+    return found
 
 
 def _served(a: Tensor, b: Tensor) -> bool:
