@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cockpit import Cockpit, HessMaxEV, Run
+from cockpit import Cockpit, HessMaxEV, HessTrace, Quantity, Run
 from cockpit.engine import curvature_tapes
 from cockpit.engine.gradient_graph import GradientGraph
 from cockpit.engine.lean import Found
@@ -61,16 +61,25 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return made
 
 
-def train(folder: Path, second: nn.Module, steps: int = 8, step: Callable[[int], None] = id) -> list[float]:
-    model = filled(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), second))
+def train(
+    folder: Path,
+    second: nn.Linear,
+    steps: int = 8,
+    step: Callable[[int], None] = id,
+    quantity: Quantity | None = None,
+    fast: bool = True,
+) -> list[float]:
+    """Return the values of a quantity (the largest eigenvalue) in a training of two layers."""
+    quantity = quantity or HessMaxEV()
+    model = filled(nn.Sequential(nn.Linear(3, second.in_features), nn.Tanh(), second))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with Cockpit(model, optimizer, quantities=[HessMaxEV()], run=folder) as cockpit:
+    with Cockpit(model, optimizer, quantities=[quantity], run=folder, fast=fast) as cockpit:
         for k in range(steps):
             optimizer.zero_grad()
             step(k)
             cockpit.backward(model(normal(6, 3, seed=k)).square().sum(1))
             optimizer.step()
-    return [float(x) for x in Run(folder).series("hess_max_ev").values]
+    return [float(x) for x in Run(folder).series(quantity.name).values]
 
 
 def test_products_are_made_by_hand_once_they_were_compared(tmp_path: Path, hands: list[bool]) -> None:
@@ -80,8 +89,42 @@ def test_products_are_made_by_hand_once_they_were_compared(tmp_path: Path, hands
     assert hands[-6:] == [True] * 6
 
 
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether products by hand fail from now on."""
+    derived, found = GradientGraph.derived, [False]
+
+    def broken(self: GradientGraph, *args: Any, **more: Any) -> Found:
+        if found[0] and self._hand:
+            raise RuntimeError("not this time")
+        return derived(self, *args, **more)
+
+    monkeypatch.setattr(GradientGraph, "derived", broken)
+    return found
+
+
+def test_so_are_those_of_random_vectors_alone(tmp_path: Path, hands: list[bool]) -> None:
+    """With more parameters than a product each is made for, a trace takes two; no eigenvalue is asked for."""
+    values = train(tmp_path / "fast", nn.Linear(400, 2), quantity=HessTrace())
+    assert set(Run(tmp_path / "fast").series("hess_trace").status) == {"estimated: hutchinson"}
+    assert hands.count(True) == 1 + 2 * (8 - FIRST)
+    assert hands[-6:] == [True] * 6
+    assert values == pytest.approx(
+        train(tmp_path / "plain", nn.Linear(400, 2), quantity=HessTrace(), fast=False), rel=1e-9
+    )
+
+
+def test_of_random_vectors_too_a_failure_is_one_gap(
+    tmp_path: Path, hands: list[bool], breaks: list[bool]
+) -> None:
+    values = train(
+        tmp_path, nn.Linear(400, 2), 9, lambda k: breaks.__setitem__(0, k >= FIRST + 2), HessTrace()
+    )
+    assert [k for k, value in enumerate(values) if value != value] == [FIRST + 2]
+
+
 @pytest.mark.parametrize("second", [Custom(4, 2), Checkpointed(4, 2)], ids=lambda m: type(m).__name__)
-def test_who_is_not_served(second: nn.Module, tmp_path: Path, hands: list[bool]) -> None:
+def test_who_is_not_served(second: nn.Linear, tmp_path: Path, hands: list[bool]) -> None:
     values = train(tmp_path, second)
     assert len(values) == 8
     assert not any(hands)
@@ -95,17 +138,7 @@ def test_a_comparison_that_fails_is_the_end_of_it(
     assert hands.count(True) == 1
 
 
-def test_a_failure_later_on_is_one_gap(
-    tmp_path: Path, hands: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    derived, breaks = GradientGraph.derived, [False]
-
-    def broken(self: GradientGraph, *args: Any, **more: Any) -> Found:
-        if breaks[0] and self._hand:
-            raise RuntimeError("not this time")
-        return derived(self, *args, **more)
-
-    monkeypatch.setattr(GradientGraph, "derived", broken)
+def test_a_failure_later_on_is_one_gap(tmp_path: Path, hands: list[bool], breaks: list[bool]) -> None:
     values = train(tmp_path, nn.Linear(4, 2), 9, lambda k: breaks.__setitem__(0, k >= FIRST + 2))
     gaps = [k for k, value in enumerate(values) if value != value]
     assert gaps == [FIRST + 2]

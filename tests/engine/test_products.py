@@ -114,11 +114,18 @@ def test_what_the_user_says_of_precision_is_left_to_torch(
 
 
 @needs_onednn
-def test_a_script_notes_operations_of_torch_itself(other: list[tuple[int, ...]]) -> None:
-    a, b = normal(3, 4).float(), normal(4, 5).float()
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("copied", [1, 10**6], ids=["other", "torch"])
+def test_a_script_repeats_products_of_either_library(
+    copied: int, turned: bool, other: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "COPIED", copied)
+    a, b = normal(3, 4).float(), normal(5, 9).float()[:, :4].T if turned else normal(4, 5).float()
     with torch.no_grad(), Script() as script:
         found = product(a, b)
+    assert bool(other) == (copied == 1)
     a.mul_(2)
+    b.add_(1)
     script.repeat()
     torch.testing.assert_close(found, a @ b)
 

@@ -27,7 +27,7 @@ REPEATS = 3
 """How often a kind must have come before it is recorded."""
 MISSES = 8
 """How often in a row a micro-batch may differ from the recorded one before recording is given up."""
-BY_HAND = 2**16
+BY_HAND = 2**15
 """How many parameters a model must have for products by hand: the calls of its operations are made in Python."""
 PLACES, ALL = 16, 4
 """One part in so many of the free memory may be taken for places, and for all that a recording keeps: it keeps it."""
@@ -129,10 +129,12 @@ class CurvatureTapes:
         generators: Sequence[torch.Generator],
         seeds: Sequence[int],
         truth: Found,
+        hessian: HessianProduct | None,
     ) -> None:
         """Record a micro-batch of which the truth is known, and keep the recording if it repeats that.
 
-        ``measure`` draws from ``generators``; the truth was drawn with ``seeds``.
+        ``measure`` draws from ``generators``; the truth was drawn with ``seeds``. ``hessian`` is what was multiplied
+        with, for whatever.
         """
         agreement = None if kind.learnt is None else kind.learnt.agreement
         try:
@@ -140,7 +142,7 @@ class CurvatureTapes:
                 raise RuntimeError("a layer has to run again, with the random numbers it had")
             # If the user's code packs what is saved, it would have to unpack it again and again: an error here.
             seen, room = subject.saved(), _Room(subject.losses.device, self._memory)
-            kind.by_hand = _served_by_hand(subject, truth[1])
+            kind.by_hand = _served_by_hand(subject, hessian)
             room.insist(seen.size, _size(truth))
             tape = CurvatureTape(subject, seen, self._recorder, measure, generators)
             room.insist_now()

@@ -31,8 +31,8 @@ from cockpit.engine.table import Table
 
 EXACT = 1.0
 """Up to so many training steps (by multiply-adds), the exact GGN is worth its price where the choice is ours."""
-PROBES = 4
-"""How many random vectors estimate a Hessian that is not the GGN, where the choice is ours."""
+PROBES = 2
+"""How many random vectors estimate a Hessian that is not the GGN, where the choice is ours: as few as have an error."""
 LARGE = 2**23
 """From so many parameters on, no Hessian products are made where the choice is ours."""
 
@@ -151,6 +151,12 @@ class Diagonals:
     def hessian(self) -> HessianProduct:
         """Products with the Hessian of the mean loss; whoever asks for one gets the same."""
         return self._new_hessian()
+
+    @property
+    def multiplied(self) -> HessianProduct | None:
+        """That Hessian, if anybody has asked for it."""
+        found: HessianProduct | None = vars(self).get("hessian")
+        return found
 
     def _new_hessian(self) -> HessianProduct:
         product = HessianProduct([(self.losses, 1.0)], self.parameters, self._by_hand)

@@ -179,15 +179,21 @@ def dense_diagonal(product: HessianProduct) -> DiagonalResult:
 
 def hutchinson_diagonal(product: HessianProduct, generator: torch.Generator, probes: int) -> DiagonalResult:
     r"""Return the mean of $z \odot Hz$ over random signs z, with the standard errors of its traces."""
-    flat = product.flat
-    count = max(probes, 2)
-    signs = torch.stack([_signs(flat.size, flat.dtype, flat.device, generator) for _ in range(count)])
-    samples = torch.cat([z * product.rows(z) for z in signs.split(ROWS)])
+    flat, count = product.flat, max(probes, 2)
+    signs = [_signs(flat.size, flat.dtype, flat.device, generator) for _ in range(count)]
+    if flat.device.type == "cpu":  # several at once take longer there than one after the other
+        samples = torch.stack([product(z).mul_(z) for z in signs])
+    else:
+        samples = torch.cat([z * product.rows(z) for z in torch.stack(signs).split(ROWS)])
     parts = zip(flat.names, samples.split(flat.sizes, dim=1), strict=True)
     traces = {name: part.sum(1, dtype=wide_dtype(part.device)) for name, part in parts}
     return DiagonalResult(flat.by_name(samples.mean(0)), "hutchinson", *standard_errors(traces))
 
 
 def _signs(size: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Tensor:
-    bits = torch.randint(0, 2, (size,), dtype=torch.int8, device=generator.device, generator=generator)
+    """Return random signs; each bit that is drawn makes one."""
+    words = torch.empty(-(-size // 64), dtype=torch.int64, device=generator.device)
+    octets = words.random_(-(2**63), None, generator=generator).view(torch.int8)
+    places = torch.arange(8, dtype=torch.int8, device=generator.device)
+    bits = octets[:, None].bitwise_right_shift(places).bitwise_and_(1).view(-1)[:size]
     return bits.to(device=device, dtype=dtype).mul_(2).sub_(1)

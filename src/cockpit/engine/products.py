@@ -20,11 +20,13 @@ from cockpit.engine.script import writing
 Multiply = Callable[[Tensor, Tensor], Tensor]
 WORTH = 2**20
 """From how many multiplications on the call of another library pays."""
+COPIED = 8
+"""By how much more, where its result has to be copied: in a script."""
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return ``a @ b`` of matrices [M, K] and [K, N], or of as many of them on both sides."""
-    if not (_served(a, b) and _onednn_is_faster()) or writing() or not exact_products():
+    if not (_served(a, b) and _onednn_is_faster()) or not exact_products():
         return a @ b
     with torch.no_grad():
         if a.ndim == 2:
@@ -60,7 +62,7 @@ def _served(a: Tensor, b: Tensor) -> bool:
         return False
     if a.shape[:-2] != b.shape[:-2] or not a.numel():
         return False
-    return a.shape[-2] * b.shape[-2] * b.shape[-1] >= WORTH
+    return a.shape[-2] * b.shape[-2] * b.shape[-1] >= WORTH * (COPIED if writing() else 1)
 
 
 @cache

@@ -157,6 +157,8 @@ class Curvatures:
             source = self.measuring.diagonals(subject, plan, table.parameters)
         seeds = [self.measuring.new_seed(own=True) for _ in self._diagonals]
         entries = {} if source is None else self._measured(source, table, seeds)
+        if kind is not None and len(entries) < len(self._diagonals):
+            kind.by_hand = False  # lest it was that
         made = None
         if self.eigen:
             self._graphs.append(counted)
@@ -168,7 +170,8 @@ class Curvatures:
                 self.eigenvalues = dict.fromkeys(self.eigen, MORE)
         if kind is not None and (entries or made is not None) and self._lasting(entries, made):
             drawn = [seed for need, seed in zip(self._diagonals, seeds, strict=True) if need in entries]
-            self._record(kind, subject, plan, table, drawn, (entries, made))
+            hessian = made or (source.multiplied if source is not None else None)
+            self._record(kind, subject, plan, table, drawn, (entries, made), hessian)
 
     def _lasting(self, entries: Collection[Diagonal], made: HessianProduct | None) -> bool:
         """Say whether what could not be measured cannot be of any micro-batch like this one."""
@@ -239,8 +242,9 @@ class Curvatures:
         table: Table,
         seeds: list[int],
         truth: Found,
+        hessian: HessianProduct | None,
     ) -> None:
-        """Record a micro-batch that was measured, if it is time to."""
+        """Record a micro-batch that was measured, if it is time to; ``hessian`` is what was multiplied with."""
         if (
             self.tapes is None
             or not self.tapes.due(kind)
@@ -255,7 +259,7 @@ class Curvatures:
         def measure(placed: Subject) -> Found:
             return self.measuring.measured(placed, plan, table.parameters, needs, truth[1] is not None)
 
-        self.tapes.record(kind, subject, measure, generators, seeds, truth)
+        self.tapes.record(kind, subject, measure, generators, seeds, truth, hessian)
 
     def before_update(self, parameters: Mapping[str, Tensor]) -> None:
         """Compute eigenvalues of the whole step, where they have waited for it."""
