@@ -32,6 +32,13 @@ Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 WEIGHT: dict[int, Callable[..., Tensor]] = {1: G.conv1d_weight, 2: G.conv2d_weight, 3: G.conv3d_weight}
 
+PATCHES = 2**21
+"""How many numbers of patches and of what stands at their places are formed at once on a CPU.
+
+So they stay in its caches, and in memory that the process has had before: larger pieces are given back to the system
+and paged in anew each time, which takes as long as multiplying them.
+"""
+
 
 def _features(module: nn.Module, out: Tensor) -> int:
     assert isinstance(module, Convolution | Transposed)
@@ -129,7 +136,8 @@ def _convolved(
         return Outer(a.transpose(2, 3), b.transpose(2, 3), m.weight.shape)
 
     numbers = groups * uses * (sizes[2] + sizes[3])
-    block = max(1, gradients.BLOCK // max(1, numbers))
+    most = PATCHES if seen.device.type == "cpu" else gradients.BLOCK
+    block = max(1, most // max(1, numbers))
     inside = tuple(pads) if mode == "constant" else None
     return Convolved(outer, len(placed), m.weight.shape, block, images, seen, placed, m, sizes, inside)
 
