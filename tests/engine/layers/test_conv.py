@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from cockpit.engine import gradients, native
 from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.layers import conv
 from cockpit.engine.native import Taps
 from layer_check import check, filled, gradients_of, normal, trace
 
@@ -108,6 +109,7 @@ def test_the_input_may_be_named() -> None:
 def test_small_blocks_change_nothing(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     # few channels and many pixels are squared in full, many channels and few pixels by inner products
     monkeypatch.setattr(gradients, "BLOCK", 1200)
+    monkeypatch.setattr(conv, "PATCHES", 1200)
     module = filled(nn.Conv2d(shape[0], 16, 3))
     check(module, normal(5, *shape), n=5)
     check(module, normal(5, *shape), n=5, again=(normal(5, *shape, seed=1),))
@@ -117,7 +119,7 @@ def test_small_blocks_change_nothing(shape: tuple[int, int, int], monkeypatch: p
 def test_patches_are_never_formed_for_the_whole_batch(
     compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradients, "BLOCK", 3000)
+    monkeypatch.setattr(conv, "PATCHES", 3000)
     module = filled(nn.Conv2d(2, 3, 3))
     _, calls = trace(module, [((normal(8, 2, 10, 10),), {})], 8)
     (part,) = gradients_of(calls)["weight"].parts
