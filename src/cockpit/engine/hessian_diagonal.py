@@ -192,8 +192,8 @@ def hutchinson_diagonal(product: HessianProduct, generator: torch.Generator, pro
 
 def _signs(size: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Tensor:
     """Return random signs; each bit that is drawn makes one."""
-    words = torch.empty(-(-size // 64), dtype=torch.int64, device=generator.device)
-    octets = words.random_(-(2**63), None, generator=generator).view(torch.int8)
-    places = torch.arange(8, dtype=torch.int8, device=generator.device)
+    there, kind = generator.device, torch.int8
+    octets = torch.randint(-128, 128, (-(-size // 8),), dtype=kind, device=there, generator=generator)
+    places = torch.arange(8, dtype=kind, device=there)
     bits = octets[:, None].bitwise_right_shift(places).bitwise_and_(1).view(-1)[:size]
     return bits.to(device=device, dtype=dtype).mul_(2).sub_(1)
