@@ -61,8 +61,14 @@ def _mm(node: Any, call: Call) -> Found:
     g, needed, multiply = call.grad, call.needed, call.multiply
     first, second = ("mat1", "mat2") if node.name() == "AddmmBackward0" else ("self", "mat2")
     left = multiply(g, _of(node, second).mT.conj()) if needed[0] else None
-    right = multiply(_of(node, first).mT.conj(), g) if needed[1] else None
-    return left, right
+    if not needed[1]:
+        return left, None
+    x, behind = _of(node, first).conj(), node.next_functions[-1][0]
+    if (
+        behind.name() == "TBackward0"
+    ):  # a weight that was turned: its gradient is turned back, and then lies in order
+        return left, multiply(g.mT, x).mT
+    return left, multiply(x.mT, g)
 
 
 def _of(node: Any, name: str) -> Tensor:
