@@ -50,6 +50,7 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each product was made by hand; models that are not recorded, however small."""
     monkeypatch.setattr(curvature_tapes, "ON_CPU", 0)
     monkeypatch.setattr(curvature_tapes, "BY_HAND", 1)
+    monkeypatch.setattr(curvature_tapes, "AN_OPERATION", 0)
     made: list[bool] = []
     derived = GradientGraph.derived
 
@@ -127,6 +128,16 @@ def test_of_random_vectors_too_a_failure_is_one_gap(
 def test_who_is_not_served(second: nn.Linear, tmp_path: Path, hands: list[bool]) -> None:
     values = train(tmp_path, second)
     assert len(values) == 8
+    assert not any(hands)
+
+
+def test_many_small_operations_are_left_to_the_engine(
+    tmp_path: Path, hands: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        curvature_tapes, "AN_OPERATION", 26
+    )  # all parameters, of a model with several operations
+    train(tmp_path, nn.Linear(4, 2))
     assert not any(hands)
 
 

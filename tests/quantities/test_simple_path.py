@@ -169,6 +169,7 @@ def test_products_by_hand(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """As they are made of models that are too large to be recorded, where that gives the same as the engine."""
     monkeypatch.setattr(curvature_tapes, "ON_CPU", 0)
     monkeypatch.setattr(curvature_tapes, "BY_HAND", 1)
+    monkeypatch.setattr(curvature_tapes, "AN_OPERATION", 0)
     served: list[bool] = []
     compared = curvature_tapes._served_by_hand
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from cockpit.engine.curvature import FlatParameters, HessianProduct
 from cockpit.engine.curvature_tape import CurvatureTape, Found, agree
 from cockpit.engine.diagonals import Learnt
+from cockpit.engine.graph import nodes_behind
 from cockpit.engine.loss_kinds import Kinds
 from cockpit.engine.needs import Need
 from cockpit.engine.recorder import ON_CPU, Recorder
@@ -29,6 +30,8 @@ MISSES = 8
 """How often in a row a micro-batch may differ from the recorded one before recording is given up."""
 BY_HAND = 2**15
 """How many parameters a model must have for products by hand: the calls of its operations are made in Python."""
+AN_OPERATION = 2**9
+"""And how many for each of its operations: recurrences have thousands that are small."""
 PLACES, ALL = 16, 4
 """One part in so many of the free memory may be taken for places, and for all that a recording keeps: it keeps it."""
 
@@ -195,7 +198,9 @@ def _size(truth: Found) -> int:
 
 def _served_by_hand(subject: Subject, hessian: HessianProduct | None) -> bool:
     """Say whether products by hand are those of the Hessian, and faster: on a CPU, of matrices that are not small."""
-    if hessian is None or subject.losses.device.type != "cpu" or hessian.flat.size < BY_HAND:
+    if hessian is None or subject.losses.device.type != "cpu":
+        return False
+    if hessian.flat.size < max(BY_HAND, AN_OPERATION * len(nodes_behind(subject.losses))):
         return False
     try:
         parameters = dict(zip(hessian.flat.names, hessian.flat.tensors, strict=True))
