@@ -182,7 +182,7 @@ def hutchinson_diagonal(product: HessianProduct, generator: torch.Generator, pro
     flat, count = product.flat, max(probes, 2)
     signs = [_signs(flat.size, flat.dtype, flat.device, generator) for _ in range(count)]
     if flat.device.type == "cpu":  # several at once take longer there than one after the other
-        samples = torch.stack([product(z).mul_(z) for z in signs])
+        samples = torch.stack([z * product(z) for z in signs])
     else:
         samples = torch.cat([z * product.rows(z) for z in torch.stack(signs).split(ROWS)])
     parts = zip(flat.names, samples.split(flat.sizes, dim=1), strict=True)

@@ -64,9 +64,8 @@ def _mm(node: Any, call: Call) -> Found:
     if not needed[1]:
         return left, None
     x, behind = _of(node, first).conj(), node.next_functions[-1][0]
-    if (
-        behind.name() == "TBackward0"
-    ):  # a weight that was turned: its gradient is turned back, and then lies in order
+    if behind.name() == "TBackward0":
+        # The weight was turned, so its gradient will be turned back: then it lies in order.
         return left, multiply(g.mT, x).mT
     return left, multiply(x.mT, g)
 
