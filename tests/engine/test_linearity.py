@@ -139,7 +139,7 @@ def test_long_chains_do_not_exhaust_the_stack() -> None:
     assert is_linear_in_each([outputs], [u])
 
 
-def test_a_model_of_several_thousand_uses_is_walked_once() -> None:
+def test_every_operation_is_looked_at_once() -> None:
     """Paths through residual blocks double with each of them; nodes do not."""
     model = nn.Sequential(*(nn.Linear(4, 4, dtype=F64) for _ in range(60)))
     hidden = torch.ones(2, 4, dtype=F64)

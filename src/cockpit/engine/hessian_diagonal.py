@@ -25,7 +25,7 @@ from cockpit.engine.ggn import GGNProduct, standard_errors
 from cockpit.engine.graph import names_behind
 from cockpit.engine.linearity import is_linear_in_each
 from cockpit.engine.loss_graph import LossGraph, insist_finite
-from cockpit.engine.precision import wide_dtype
+from cockpit.engine.precision import NONFINITE, wide_dtype
 from cockpit.errors import Gap
 
 ROWS = 32
@@ -161,7 +161,7 @@ def _scale(hessian: HessianProduct, generator: torch.Generator) -> tuple[float, 
         unit.div_(max(len(unit), 1) ** 0.5)
     scale = float(hessian(signs).norm())
     if not math.isfinite(scale):
-        raise Gap("nonfinite: a product with the curvature matrix holds inf or nan")
+        raise Gap(NONFINITE)
     return scale, units
 
 

@@ -48,22 +48,22 @@ QUOTIENTS = _nodes("Div")
 def is_linear_in_each(outputs: Iterable[Tensor], parameters: Sequence[Tensor]) -> bool:
     """Say whether the graph of some outputs shows that they are piecewise linear in each of the parameters."""
     bits = {id(p): 1 << k for k, p in enumerate(parameters)}
-    above: dict[Node, int] = {}
+    known: dict[Node, int] = {}
     """The parameters that a node's results depend on, as bits of a number."""
     waiting = [e[0] for e in map(edge, outputs) if e is not None]
     while waiting:
         node = waiting[-1]
         behind = [found for found, _ in node.next_functions if found is not None]
-        fresh = [] if node in above else [found for found in behind if found not in above]
+        fresh = [] if node in known else [found for found in behind if found not in known]
         if fresh:
             waiting += fresh
             continue
         waiting.pop()
-        if node not in above:
-            depends = _depends(node, [above[found] for found in behind], bits)
+        if node not in known:
+            depends = _depends(node, [known[found] for found in behind], bits)
             if depends is None:
                 return False
-            above[node] = depends
+            known[node] = depends
     return True
 
 
