@@ -75,8 +75,9 @@ def test_a_second_micro_batch_that_was_not_expected(watcher: Watcher) -> None:
     found, expected = watcher.both(body, steps=6)
     late = ("alpha", "inner_test", "ortho_test")  # project on what was not known in the first micro-batch
     assert {name for _, name in lines(found, expected)} <= set(late)
-    assert {t for t, _ in lines(found, expected)} <= {2}
-    assert (2, "alpha") in gaps(found, "needs_full_batch")
+    # the first micro-batch took itself for the whole step, and let go of the step before, on which alpha of 1 projects
+    assert {key for key in lines(found, expected) if key[0] != 2} == {(1, "alpha")}
+    assert {(1, "alpha"), (2, "alpha")} <= gaps(found, "needs_full_batch")
     assert found[2, "update_size", ""][1] == "ok"
 
 

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from cockpit.engine.bunch import Bunch
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan, Way, confirmed, parts_of
-from cockpit.engine.factored import Factored, Vectors
+from cockpit.engine.factored import Vectors
 from cockpit.engine.fallback import rows
 from cockpit.engine.gradients import ExampleGradients
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.parts import Dense, Part, wide
+from cockpit.engine.recall import SEVERAL, Recall
 from cockpit.engine.reduction import Directions, reductions
 from cockpit.engine.spread import Spread
 from cockpit.engine.statistics import Direction, Projection, Statistic, Total
@@ -53,12 +54,10 @@ class Batch:
     ) -> None:
         self.plan, self.parameters, self.table = plan, parameters, table
         self.examples = examples
-        self.statistics, self.late, self.last_update = list(statistics), list(late), last_update
+        self.statistics, self.late = list(statistics), list(late)
         self.sum_of, self.fast, self.memory = sum_of, fast, memory
         self._held_bytes = 0
-        self._factored = factored
-        self.factored: dict[str, Factored] = {}
-        """Sums of individual gradients by their factors, where they were to be kept and are the smaller so."""
+        self.recall = Recall(last_update, factored)
         self.held: list[tuple[str, ExampleGradients, list[Use]]] = []
         self.index = table.batches - begun
         self.keep: Tensor | None = None
@@ -70,7 +69,13 @@ class Batch:
         self._names = {id(p): name for name, p in parameters.items()}
         self._parts: dict[str, list[Part]] = {}
         self._sources: dict[str, list[Use]] = {}
-        self._complete: list[str] = []
+        self._served: dict[int, int] = {}
+        """How many parameters of a call are still to be reduced."""
+        self._lets_go = not (
+            capture.keep_outputs or plan.names(Way.SPREAD) or any(s.keeps for s in self.statistics)
+        )
+        """Whether nobody else asks a call for what it saw."""
+        self._complete: list[tuple[ExampleGradients, list[Use]]] = []
         self._done: set[str] = set()
         self._totals: dict[str, Tensor] = {}
         self._bunch = Bunch()
@@ -110,6 +115,7 @@ class Batch:
             for block, _ in rows(losses, chosen, vectorised=vectorised):
                 for name, g in block.items():
                     rows_of = ExampleGradients(name, chosen[name], (Dense(wide(g)),), self.fast)
+                    self.recall.project(rows_of, whole=False)
                     self._reduce(rows_of, mean.get(name), [], hold)
         except Exception as failure:
             for name in names:
@@ -134,6 +140,8 @@ class Batch:
         if use.refused is not None or not names or all(g is None for g in grads):
             return
         try:
+            if names & self._done:
+                raise RuntimeError("used more often than when its formula was checked")
             layouts = self._layouts(use)
             scaled = tuple(
                 None if g is None else self._own(g, layout, isinstance(use.module, nn.Linear))
@@ -144,13 +152,11 @@ class Batch:
                     continue
                 if self.weights is None:
                     part = part.scaled(self.factor)
-                if name in self._done:
-                    raise RuntimeError("used more often than when its formula was checked")
                 self._parts.setdefault(name, []).append(part)
                 self._sources.setdefault(name, []).append(use)
+                self._served[id(use)] = self._served.get(id(use), 0) + 1
                 if len(self._parts[name]) == self.plan.uses.get(name):
-                    self._done.add(name)
-                    self._complete.append(name)
+                    self._completed(name)
         except Exception as failure:
             for name in names:
                 self.table.gap(name, f"{type(failure).__name__}: {failure}")
@@ -165,8 +171,7 @@ class Batch:
             part = spread.part(name, rows, self.keep)
             self._parts[name] = [part if self.weights is not None else part.scaled(self.factor)]
             self._sources[name] = [] if spread.use is None else [spread.use]
-            self._done.add(name)
-            self._complete.append(name)
+            self._completed(name)
         except Exception as failure:
             self.table.gap(name, f"{type(failure).__name__}: {failure}")
 
@@ -196,18 +201,30 @@ class Batch:
         """Parameters that are complete and not reduced yet."""
         return self._bunch.names
 
+    def _completed(self, name: str) -> None:
+        """Note that all of a parameter's gradients have come; they are reduced later."""
+        self._done.add(name)
+        g = ExampleGradients(name, self.parameters[name], tuple(self._parts.pop(name)), self.fast)
+        self._complete.append((g, self._sources.pop(name)))
+        with torch.no_grad():
+            self.recall.project(g)
+
     def reduce(self) -> None:
         """Reduce the parameters that are complete; small ones may wait for the end."""
         complete, self._complete = self._complete, []
-        for name in complete:
+        for g, sources in complete:
             try:
-                self._finish(name)
+                self._reduce(g, None, sources, bool(self.late))
+                self._let_go(sources)
             except Exception as failure:
-                self.table.gap(name, f"{type(failure).__name__}: {failure}")
+                self.table.gap(g.name, f"{type(failure).__name__}: {failure}")
 
-    def _finish(self, name: str) -> None:
-        g = ExampleGradients(name, self.parameters[name], tuple(self._parts.pop(name)), self.fast)
-        self._reduce(g, None, self._sources.pop(name), bool(self.late))
+    def _let_go(self, sources: list[Use]) -> None:
+        """Let calls go whose parameters are all reduced: their graph lives as long as the user's losses do."""
+        for use in sources if self._lets_go and not self.late else ():
+            self._served[id(use)] -= 1
+            if not self._served[id(use)]:
+                use.release()
 
     def _reduce(self, g: ExampleGradients, mean: Tensor | None, sources: list[Use], hold: bool) -> None:
         with torch.no_grad():
@@ -218,8 +235,7 @@ class Batch:
                 statistics = []
             for statistic, value in (*known, *reductions(g, statistics, directions)):
                 self.table.add(statistic, g.name, value, self.index)
-            if self._factored and (factors := Factored.of(g)) is not None:
-                self.factored[g.name] = factors
+            self.recall.follow(g, sources, reduced=g.name not in self.waiting)
         if hold and self.late and self._fits(sum(part.bytes for part in g.parts)):
             self.held.append((g.name, g, sources))
 
@@ -242,6 +258,7 @@ class Batch:
         directions: dict[Projection, tuple[Tensor, float]] = {}
         known: list[tuple[Statistic, Tensor]] = []
         total: Tensor | None = None
+        recalled = self.recall.projected(g.name)
         for statistic in self.statistics:
             if isinstance(statistic, Total):
                 total = g.total() if total is None else total
@@ -259,21 +276,25 @@ class Batch:
                     total = g.total() if total is None else total
                     directions[statistic] = (total, 1 / max(1, g.examples))
             elif isinstance(statistic, Projection):
-                if g.name not in self.last_update:
-                    self.table.void(statistic, f"no_last_update: {g.name} was not trained in the step before")
+                if recalled is not None:
+                    known.append((statistic, recalled))
                     continue
-                vector, factor = self.last_update[g.name]
-                if isinstance(vector, Factored):
-                    known.append((statistic, vector.dot(g) * factor))
+                if (last := self.recall.direction(g.name)) is None:
+                    unknown = f"no_last_update: the step before is not known of {g.name}"
+                    self.table.void(statistic, SEVERAL if self.index else unknown)
                     continue
-                directions[statistic] = (vector, factor)
+                directions[statistic] = last
             left.append(statistic)
         return left, directions, known
 
     def end(self) -> None:
         """Reduce what is still waiting: uses that no gradient reached count for nothing."""
         self.reduce()
-        self._complete = list(self._parts)
+        for name in list(self._parts):
+            try:
+                self._completed(name)
+            except Exception as failure:
+                self.table.gap(name, f"{type(failure).__name__}: {failure}")
         self.reduce()
         self._reduce_bunch()
 

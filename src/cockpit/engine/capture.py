@@ -114,6 +114,8 @@ class Capture:
 
     def forget(self) -> None:
         """Forget the calls seen so far (their graphs keep what they need)."""
+        for use in self.uses():
+            use.part()
         self._uses.clear()
         self._replays.clear()
         self._kept.clear()
@@ -190,7 +192,8 @@ class Capture:
                     register_own(outputs[0], partial(self._one, use))
                 else:
                     with own_hooks():
-                        torch.autograd.graph.register_multi_grad_hook(outputs, partial(self._all, use))
+                        several = torch.autograd.graph.register_multi_grad_hook
+                        use.handle = several(outputs, partial(self._all, use))
         except Exception as failure:  # nor must this
             self.failure = failure
 
@@ -218,6 +221,7 @@ class Capture:
             return
         try:
             with self.meter:
+                use.passed = True
                 self._receiver(use, tuple(grads))
         except Exception as failure:  # nor a backward pass
             self.failure = failure

@@ -12,11 +12,11 @@ from cockpit.engine.lengths import multiples, squared_lengths
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.ranks import Ranks
+from cockpit.engine.recall import SEVERAL
 from cockpit.engine.requests import GRADIENTS, MEAN, UPDATE, UPDATES, Requests
 from cockpit.engine.statistics import Projection, Total
 from cockpit.engine.step import Step
 
-SEVERAL = "needs_full_batch: more micro-batches came than in the step before"
 Moved = dict[str, tuple[Tensor, float]]
 """The step taken: of every parameter a tensor and a factor."""
 Reader = Callable[[Mapping[str, Tensor]], Moved | None]

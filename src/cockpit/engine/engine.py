@@ -262,7 +262,7 @@ def _by_factors(step: Step, updates: Mapping[str, tuple[Tensor, float]]) -> Vect
     """Return those multiples of the mean gradient that are smaller as factors: ``.grad`` need not be kept for them."""
     if not step.plain or step.replay is not None or len(step.batches) != 1:
         return {}
-    found = step.batches[0].factored
+    found = step.batches[0].recall.factored
     return {
         n: (found[n], factor / step.examples) for n, (_, factor) in updates.items() if n in found and factor
     }

@@ -21,8 +21,6 @@ from cockpit.engine.products import product
 
 BLOCK = 2**24
 """How many gradient elements are formed at once (128 MiB in float64)."""
-FEW = 256
-"""Examples whose products with one another may be kept for the norms among them."""
 CACHED = 2**19
 """How many on a CPU, where they are looked at again while they are in its cache."""
 
@@ -126,10 +124,7 @@ class ExampleGradients:
         a, b = factors
         products = product(a, a.T) * product(b, b.T)
         if a.dtype == torch.float64 or exact_products():
-            norms = products.diagonal()
-            self._norm2.append(
-                norms if len(norms) <= FEW else norms.clone()
-            )  # a view keeps all products alive
+            self._norm2.append(products.diagonal().clone())  # a view would keep all products alive
         return products.sum(1)
 
     def thin_factors(self) -> tuple[Tensor, Tensor] | None:

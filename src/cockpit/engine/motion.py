@@ -26,8 +26,8 @@ class Motion:
         self.untouched: bool | None = None
         """Whether gradients and parameters reach it as the backward pass left them; None: not seen yet."""
         self.last: Vectors = {}
-        """The step before."""
-        self._versions: list[int] = []
+        """The step before. Who has used the factors of a parameter for the last time takes them out."""
+        self._versions: dict[str, int] = {}
 
     @property
     def known(self) -> bool:
@@ -43,14 +43,17 @@ class Motion:
     def remember(self, updates: Vectors) -> None:
         """Keep the step taken."""
         self.last = updates
-        self._versions = _versions(updates)
+        self._versions = {n: v._version for n, (v, _) in updates.items() if isinstance(v, Tensor)}
 
     def recalled(self) -> Vectors:
         """Return the step before; nothing if the gradient it is a multiple of was overwritten since."""
-        if _versions(self.last) != self._versions:
+        if not all(self._is_intact(name, vector) for name, (vector, _) in self.last.items()):
             self.untouched = False  # gradients are zeroed in place: from now on with copies
             return {}
         return self.last
+
+    def _is_intact(self, name: str, vector: Tensor | Factored) -> bool:
+        return vector.intact if isinstance(vector, Factored) else vector._version == self._versions[name]
 
     def state(self) -> dict[str, tuple[Tensor, float]]:
         """Return the step before, for a checkpoint; what it is a multiple of may be overwritten from now on."""
@@ -59,11 +62,6 @@ class Motion:
     def load(self, state: Mapping[str, tuple[Tensor, float]]) -> None:
         """Restore `state`."""
         self.remember({n: (v, factor) for n, (v, factor) in state.items()})
-
-
-def _versions(vectors: Vectors) -> list[int]:
-    """Return numbers that grow when somebody writes into a vector; nobody knows of factors."""
-    return [0 if isinstance(v, Factored) else v._version for v, _ in vectors.values()]
 
 
 def _dense(vector: Tensor | Factored) -> Tensor:

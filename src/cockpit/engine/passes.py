@@ -13,13 +13,13 @@ from cockpit.engine.accumulated import Accumulated, altered
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Coverage, Plan, Way
-from cockpit.engine.ending import SEVERAL
 from cockpit.engine.graph import graphs_kept
 from cockpit.engine.lengths import multiples, squared_lengths
 from cockpit.engine.motion import Motion
 from cockpit.engine.plans import Plans
 from cockpit.engine.precision import without_autocast
 from cockpit.engine.ranks import Ranks
+from cockpit.engine.recall import SEVERAL
 from cockpit.engine.replay import Replay
 from cockpit.engine.requests import MEAN, UPDATE, Requests
 from cockpit.engine.roster import Roster

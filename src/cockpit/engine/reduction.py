@@ -60,8 +60,8 @@ def _at_once(
     if (factors := g.factors_of_one_use()) is not None:
         like, look = factors[1], partial(native.outer_statistics, *factors)
     elif isinstance(part := g.parts[0], Dense):
-        like = part.gradients.reshape(g.examples, g.parameter.numel())
-        look = partial(native.block_statistics, like)
+        like = part.written.reshape(g.examples, g.parameter.numel())
+        look = partial(native.block_statistics, like, factor=part.factor)
     else:
         return {}
     return _seen(like.dtype, statistics, directions, look)

@@ -28,6 +28,7 @@ from cockpit.engine.hooks import Hooks
 from cockpit.engine.measuring import Measuring, generator
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Need, TopEigenvalue
 from cockpit.engine.ranks import Ranks
+from cockpit.engine.recall import SEVERAL
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.subject import Subject
 from cockpit.engine.table import Table
@@ -42,7 +43,7 @@ LASTING = (
     "asymmetric",
 )
 """How gaps begin that say something about a model, and not about the numbers of one micro-batch."""
-MORE = Gap("needs_full_batch: more micro-batches came than in the step before")
+MORE = Gap(SEVERAL)
 
 
 class Curvatures:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
 
 from cockpit.engine.layers.formula import Call, Formula, Layout, Replay
 
@@ -41,14 +42,20 @@ class Use:
         if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):  # the usual case, without a tree
             self.args, self.kwargs = (_kept(moving, args[0]),), kwargs
             self.inputs: list[Tensor] = [self.args[0]]
+            self._made = args[0].requires_grad and not args[0].is_leaf
         else:
             self.args = tree_map(partial(_kept, moving), args)
             self.kwargs = tree_map(partial(_kept, moving), kwargs)
             self.inputs = tensors_in((self.args, self.kwargs))
+            self._made = False
         self.shapes = tuple([t.shape for t in outputs])
         self.versions = [t._version for t in self.inputs]
         self.refused = formula.refuses(module, self.args, self.kwargs)
         self.replay: Replay | None = None
+        self.passed = False
+        """Whether its output gradients have come and were received."""
+        self.handle: RemovableHandle | None = None
+        """Of the hook on several outputs, where there are several."""
         self.observed: list[Tensor] = []
         self.key = (name, tuple([len(shape) for shape in self.shapes]))
 
@@ -95,6 +102,16 @@ class Use:
     def release(self) -> None:
         """Let go of the inputs: nobody will ask for them any more, though the graph may live on."""
         self.args, self.kwargs, self.inputs, self.observed, self.versions = (), {}, [], [], []
+
+    def part(self) -> None:
+        """Part from the graph that was passed through: torch's hook on several outputs holds its nodes, a cycle."""
+        if self.passed and self.handle is not None:
+            self.handle.remove()
+            self.handle = None
+
+    def given(self) -> list[int]:
+        """Return the addresses of inputs that may be the user's data: the model's own operations did not make them."""
+        return [] if self._made else [t.untyped_storage().data_ptr() for t in self.inputs]
 
     def intact(self) -> bool:
         """Say whether the kept inputs are still what the layer saw (nobody wrote into them since)."""

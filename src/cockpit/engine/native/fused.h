@@ -54,15 +54,30 @@ static void NAME(project)(const real *x, int64_t n, int64_t m, const real *v, in
         }
 }
 
-/* Gradients x [n, m] with k directions [m]; without a grid, nothing is counted. */
-int NAME(block_statistics)(const Grid *g, const real *x, int64_t n, int64_t m, const real *const *v, int64_t k,
-                           double *sums, int64_t *counts) {
-    for (int64_t i = 0; i < n; i++) sums[i] = NAME(square)(x + i * m, m);
-    for (int64_t d = 0; d < k; d++) NAME(project)(x, n, m, v[d], 1, NULL, sums + (1 + d) * n);
-    if (g == NULL) return 0;
-    memset(counts, 0, (size_t)(g->bins + 4) * sizeof *counts);
-    const int failed = NAME(count)(g, x, n, m, NULL, counts);
-    return ordered(g, counts), failed;
+/* Gradients x [n, m], times a factor, with k directions [m]; without a grid, nothing is counted. With a factor other
+ * than 1 a row has PIECE numbers at most: some rows at a time are multiplied, and looked at where they lie then. */
+int NAME(block_statistics)(const Grid *g, const real *x, double factor, int64_t n, int64_t m, const real *const *v,
+                           int64_t k, double *sums, int64_t *counts) {
+    real piece[PIECE];
+    const int64_t rows = factor == 1 || m == 0 ? n : PIECE / m;
+    Table h;
+    if (g != NULL) {
+        memset(counts, 0, (size_t)(g->bins + 4) * sizeof *counts);
+        if (table_open(&h, g, counts)) return 1;
+    }
+    for (int64_t begin = 0; begin < n; begin += rows) {
+        const int64_t count = n - begin < rows ? n - begin : rows;
+        const real *here = x + begin * m;
+        if (factor != 1) {
+            for (int64_t j = 0; j < count * m; j++) piece[j] = here[j] * (real)factor;
+            here = piece;
+        }
+        for (int64_t i = 0; i < count; i++) sums[begin + i] = NAME(square)(here + i * m, m);
+        for (int64_t d = 0; d < k; d++) NAME(project)(here, count, m, v[d], 1, NULL, sums + (1 + d) * n + begin);
+        if (g != NULL) NAME(flat)(g, &h, here, count * m);
+    }
+    if (g != NULL) table_close(&h), ordered(g, counts);
+    return 0;
 }
 
 /* Gradients b[n, o] a[n, i] of factors a [n, na] and b [n, nb] with k directions [nb, na]. */

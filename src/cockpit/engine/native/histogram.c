@@ -32,7 +32,7 @@ typedef struct {
     const void *threshold; /* -inf, the thresholds, +inf: row r is threshold[r] <= x < threshold[r + 1] */
 } Grid;
 
-enum { LANES = 16, PADDING = 16, BLOCK = 256, COPIES = 8, TILE = 2048, CHUNK = 128, WORDS = CHUNK / 64, MANY = 1 << 19 };
+enum { LANES = 16, PADDING = 16, BLOCK = 256, COPIES = 8, TILE = 2048, CHUNK = 128, WORDS = CHUNK / 64, MANY = 1 << 19, PIECE = 1 << 13 };
 
 /* Several copies of the counters: two equal values in succession do not wait for each other's store. */
 typedef struct {
