@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cockpit.engine import kernels
 from cockpit.engine.binning import Grid
+from cockpit.engine.kernels import Products
 from cockpit.engine.kernels.language import triton
 
 DOWN, WIDE, EDGES, MANY = (
@@ -42,6 +43,16 @@ def outer(grid: Grid, height: int, width: int, dtype: torch.dtype = torch.float3
     return kernels.count_outer(zeros(N, width, dtype=dtype), zeros(N, height, dtype=dtype), grid, place)
 
 
+def multiplied(outputs: int, inputs: int, uses: int, dtype: torch.dtype) -> object:
+    """Multiply as for a convolution; half precision is packed: a pixel's channels side by side."""
+    b, a = zeros(N, uses, outputs, dtype=dtype), zeros(N, uses + 16, inputs, dtype=dtype)
+    half = dtype is torch.float16
+    b, a = (x.transpose(1, 2) if half else x.transpose(1, 2).contiguous() for x in (b, a))
+    greatest = zeros(2, N, dtype=torch.int32) if half else None
+    given = Products(b, a, zeros(1, dtype=torch.int32), half, 9.0, greatest)
+    return kernels.product_statistics(given, 2 * [zeros(outputs * inputs)], DOWN)
+
+
 CALLS: dict[str, Callable[[], object]] = {
     "block": lambda: kernels.block_statistics(zeros(N, 4096), 3 * [zeros(4096)], DOWN),
     "block of odd rows": lambda: kernels.block_statistics(zeros(N, 4095), [zeros(4095)], WIDE),
@@ -57,6 +68,12 @@ CALLS: dict[str, Callable[[], object]] = {
     "by place": lambda: kernels.count(zeros(N, 4096), BY_PLACE, places(4096)),
     "by place, odd": lambda: kernels.count(zeros(N, 4095), BY_PLACE_MORE, places(4095)),
     "outer by place": lambda: outer(BY_PLACE, 30, 78, torch.bfloat16),
+    "multiplied": lambda: multiplied(64, 64, 3136, torch.float16),
+    "multiplied, at once": lambda: multiplied(512, 96, 64, torch.float16),
+    "multiplied, wide": lambda: multiplied(128, 256, 832, torch.float16),
+    "multiplied, low": lambda: multiplied(20, 40, 256, torch.float16),
+    "multiplied, single": lambda: multiplied(64, 20, 100, torch.float32),
+    "multiplied, tall": lambda: multiplied(128, 96, 300, torch.float32),
     "many bins": lambda: kernels.count(zeros(N, 4096), MANY),
     "many bins of a block": lambda: kernels.block_statistics(zeros(N, 4096), [zeros(4096)], MANY),
 }
@@ -82,9 +99,10 @@ def main(folder: str, *names: str) -> None:
     for name in names or CALLS:
         made.clear()
         CALLS[name]()
-        ((kernel, named),) = made
+        kernel, named = made[0]  # (another one may add up what the first has left)
         found[name] = {form: kernel.asm[form] for form in ("ttgir", "ptx", "sass")} | {
             "shared": kernel.metadata.shared,
+            "lanes": 32 * kernel.metadata.num_warps,
             "constants": {key: value for key, value in named.items() if key.isupper()},
         }
     Path(folder, "compiled.json").write_text(json.dumps(found))

@@ -153,7 +153,7 @@ def test_columns_of_numbers_around_the_edges(device: torch.device) -> None:
 
 
 def test_a_cell_holds_more_than_a_byte(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All values in one cell of one program: packed counters are emptied before they are full."""
+    """All values in one cell of one program."""
     monkeypatch.setattr(placed, "programs", lambda *_: 1)
     grid, place = Grid(8, -1.0, 1.0, 2), torch.ones(3, dtype=torch.int32)
     values = torch.full((265, 3), 0.99)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.binning import EXTRA, Grid
-from cockpit.engine.kernels.flat import count_flat
+from cockpit.engine.kernels.block import looked_at
 from cockpit.engine.kernels.language import runs_on
 from cockpit.engine.kernels.outer import count_products
 from cockpit.engine.kernels.placed import count_placed
@@ -35,7 +35,8 @@ def count(values: Tensor, grid: Grid, place: Tensor | None = None, out: Tensor |
         rows = prepared(grid, values.dtype == torch.float64, values.device)
         values = _rows_contiguous(values.detach())
         if place is None:
-            count_flat(values, rows, grid.bins, out)
+            values = values.view(1, -1) if values.is_contiguous() else values
+            looked_at(values, (), rows, grid.bins, out)
         else:
             count_placed(values, None, place.contiguous(), rows, grid.bins, grid.columns, out)
     return out

@@ -3,14 +3,15 @@
 Sums of squares over these examples stay in registers until the last of them.
 
 What belongs to the tile and not to the example is loaded once: its place, and (where pixels are few, so that loading it
-would take longer than multiplying) the directions' tiles. A tile whose values are all in one of the two bins beside
-zero, as most are, is counted by signs.
+would take longer than multiplying) the directions' tiles. Lanes hardly wait for each other: sums over rows of a tile
+are written out, to be added up by a second kernel, and values are counted in shared memory.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 # (Triton evaluates annotations of kernels' parameters; those of tensors stay out.)
 from __future__ import annotations
 
+from cockpit.engine.kernels.cells import added_ones, cells_of, opened_cells
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, tl
 
@@ -25,13 +26,6 @@ def fitting(bits):
 def _power(exponent):
     """Return the float32 of this exponent field."""
     return (exponent << 23).to(tl.float32, bitcast=True)
-
-
-@jit()
-def _totals(norm, d0, d1, d2):
-    """Add float32 sums of rows up in float64, all four at once; return [4]."""
-    rows = tl.join(tl.join(norm, d1), tl.join(d0, d2)).to(tl.float64)
-    return tl.reshape(tl.sum(rows, axis=0), [4])
 
 
 @jit("taps", "bins", "examples", "per", "factor")
@@ -66,11 +60,13 @@ def multiplied(
     USES: tl.constexpr,
     DIRECTIONS: tl.constexpr,
     SIZE: tl.constexpr,
+    OPENED: tl.constexpr,
+    WORDS: tl.constexpr,
+    LANES: tl.constexpr,
     WAY: tl.constexpr,
     PRECISION: tl.constexpr,
     PACKED: tl.constexpr,
     HOLD: tl.constexpr,
-    CENTRAL: tl.constexpr,
     EVEN: tl.constexpr,
     FULL: tl.constexpr,
     ONCE: tl.constexpr,
@@ -82,7 +78,7 @@ def multiplied(
     tap = tile % taps
     first_i, first_o = (tile // taps) % across * INPUTS, (tile // taps) // across * OUTPUTS
     i, o = first_i + tl.arange(0, INPUTS), first_o + tl.arange(0, OUTPUTS)
-    k = tl.arange(0, USES)
+    k, lane = tl.arange(0, USES), tl.arange(0, OUTPUTS)
     move = tl.load(shifts + tap).to(tl.int64) * a_k
     known_o, known_i = (o < outputs)[:, None], (i < inputs)[None, :]
     inside = known_o & known_i
@@ -96,12 +92,9 @@ def multiplied(
             w2 = tl.load(v2 + place, mask=inside, other=0.0)
     if SIZE > 0:
         below, above, high, scale, origin, shift = head_of(table)
-        present = tl.minimum(outputs - first_o, OUTPUTS) * tl.minimum(inputs - first_i, INPUTS)
+        counters = opened_cells(OPENED, WORDS, LANES)
     if SQUARES:
         square = tl.zeros([OUTPUTS, INPUTS], tl.float32)
-    negatives = tl.zeros([OUTPUTS], tl.int32)
-    counted = tile * 0
-    column = tl.arange(0, 4)
     first = tl.program_id(1).to(tl.int64) * per
     lefts = b + o.to(tl.int64)[:, None] * b_o + k[None, :] * b_k
     rights = a + move + i.to(tl.int64)[None, :] * a_i + k[:, None] * a_k
@@ -130,57 +123,58 @@ def multiplied(
                 g = tl.dot(x, y, g, input_precision=PRECISION)
                 left += USES * b_k
                 right += USES * a_k
-        unit = factor
-        if PACKED:  # sums are taken of scaled values, and scaled back
-            of_b, of_a = fitting(tl.load(greatest + n)), fitting(tl.load(greatest + examples + n))
-            unit = unit * ((1277 - of_b - of_a).to(tl.int64) << 52).to(tl.float64, bitcast=True)
         if not FULL:
             g = tl.where(inside, g, 0.0)  # beyond the gradient, zeros have met infinities
-        if SQUARES:
-            true = g * unit.to(tl.float32)
-            square += true * true
-        norm = tl.sum(g * g, axis=1)
-        d0 = tl.zeros([OUTPUTS], tl.float32)
-        d1 = tl.zeros([OUTPUTS], tl.float32)
-        d2 = tl.zeros([OUTPUTS], tl.float32)
+        at = partial + (n * tl.num_programs(0) + tile) * OUTPUTS + lane
+        size = examples.to(tl.int64) * tl.num_programs(0) * OUTPUTS
+        tl.store(at, tl.sum(g * g, axis=1))
         if DIRECTIONS > 0:
             if not HOLD:
                 w0 = tl.load(v0 + place, mask=inside, other=0.0)
-            d0 = tl.sum(g * w0, axis=1)
+            tl.store(at + size, tl.sum(g * w0, axis=1))
         if DIRECTIONS > 1:
             if not HOLD:
                 w1 = tl.load(v1 + place, mask=inside, other=0.0)
-            d1 = tl.sum(g * w1, axis=1)
+            tl.store(at + 2 * size, tl.sum(g * w1, axis=1))
         if DIRECTIONS > 2:
             if not HOLD:
                 w2 = tl.load(v2 + place, mask=inside, other=0.0)
-            d2 = tl.sum(g * w2, axis=1)
-        totals = _totals(norm, d0, d1, d2) * unit
-        totals = tl.where(column == 0, totals * unit, totals)
-        at = partial + (tile.to(tl.int64) * examples + n) * (1 + DIRECTIONS)
-        tl.store(at + column, totals, mask=column <= DIRECTIONS)
+            tl.store(at + 3 * size, tl.sum(g * w2, axis=1))
+        if (
+            PACKED
+        ):  # sums are taken of scaled values; these are scaled back one after the other, lest they overflow
+            g = g * (_power(254 - fitting(tl.load(greatest + n))) * factor)
+            g = g * _power(254 - fitting(tl.load(greatest + examples + n)))
+        else:
+            g = g * factor
+        if SQUARES:
+            square += g * g
         if SIZE > 0:
-            near = False
-            if CENTRAL:
-                # a maximum would pass over NaN, which the squares do not
-                highest = tl.where(norm == norm, tl.max(tl.abs(g), axis=1), float("inf"))
-                near = tl.max(highest, axis=0).to(tl.float64) * unit * scale < 0.99
-            if near:
-                negatives += tl.sum((g < 0).to(tl.int32), axis=1)
-                counted += present
-            else:
-                if PACKED:
-                    of_b, of_a = fitting(tl.load(greatest + n)), fitting(tl.load(greatest + examples + n))
-                    g = g * _power(254 - of_b) * _power(254 - of_a)
-                row = row_of(g * factor, bins, table, below, above, high, scale, origin, shift, WAY)
-                if not FULL:
-                    row = tl.where(inside, row, bins + 4)
-                rows = tl.histogram(tl.reshape(row, [OUTPUTS * INPUTS]), SIZE)
-                add_rows(rows, out, bins, 1, SIZE, True)
+            row = row_of(g, bins, table, below, above, high, scale, origin, shift, WAY)
+            if not FULL:
+                row = tl.where(inside, row, bins + 4)
+            counters = added_ones(counters, row, WORDS)
     if SQUARES:
-        size = (taps * outputs).to(tl.int64) * inputs
-        tl.store(squares + tl.program_id(1) * size + place, square, mask=inside)
-    if CENTRAL:
-        negative = tl.sum(negatives, axis=0)
-        tl.atomic_add(out + shift - 1, negative.to(tl.int64), sem="relaxed")
-        tl.atomic_add(out + shift, (counted - negative).to(tl.int64), sem="relaxed")
+        whole = (taps * outputs).to(tl.int64) * inputs
+        tl.store(squares + tl.program_id(1) * whole + place, square, mask=inside)
+    if SIZE > 0:
+        add_rows(cells_of(counters, tl.arange(0, SIZE), LANES), out, bins, 1, SIZE, True)
+
+
+@jit("examples", "length", "factor")
+def added_up(
+    partial, greatest, sums, examples, length, factor, PACKED: tl.constexpr, CHUNK: tl.constexpr
+) -> None:
+    """Add an example's sums over rows up in float64, and scale them: those of squares (the first) twice."""
+    n, which = tl.program_id(0), tl.program_id(1)
+    at = partial + (which.to(tl.int64) * examples + n) * length
+    total = tl.zeros([CHUNK], tl.float64)
+    for start in range(0, length, CHUNK):
+        k = start + tl.arange(0, CHUNK)
+        total += tl.load(at + k, mask=k < length, other=0.0).to(tl.float64)
+    unit = factor
+    if PACKED:
+        of_b, of_a = fitting(tl.load(greatest + n)), fitting(tl.load(greatest + examples + n))
+        unit = unit * ((1277 - of_b - of_a).to(tl.int64) << 52).to(tl.float64, bitcast=True)
+    found = tl.sum(total, axis=0) * unit
+    tl.store(sums + which * examples + n, tl.where(which == 0, found * unit, found))

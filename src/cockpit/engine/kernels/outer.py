@@ -6,14 +6,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from cockpit.engine.kernels.cells import LEAST, added_ones, cells_of, declared, opened_cells
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, programs, tl
 from cockpit.engine.kernels.rows import Rows, power_of_two
-from cockpit.engine.kernels.tally import LANES, LEAST, MOST, WARPS, opened, summed, tallied_in_turns
 
 BLOCK = 2048
 """Products in a tile, at most."""
 TALLEST = 32
+WARPS = 4
 PER_PROCESSOR = 8
 
 
@@ -43,14 +44,12 @@ def _outer(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     WAY: tl.constexpr,
-    TALLIED: tl.constexpr,
-    TURN: tl.constexpr,
+    OPENED: tl.constexpr,
+    WORDS: tl.constexpr,
+    LANES: tl.constexpr,
 ) -> None:
     below, above, high, scale, origin, shift = head_of(table)
-    rows = tl.zeros([SIZE], tl.int32)
-    turn = pairs * 0
-    if TALLIED:
-        counters = opened(SIZE)
+    counters = opened_cells(OPENED, WORDS, LANES)
     for pair in range(tl.program_id(0), pairs, tl.num_programs(0)):
         n = (pair // tall).to(tl.int64)
         o = (pair % tall) * HEIGHT + tl.arange(0, HEIGHT)
@@ -71,13 +70,8 @@ def _outer(
                 WAY,
             )
             row = tl.where((o < height)[:, None] & (i < width)[None, :], row, bins + 4)
-            if TALLIED:
-                counters, rows, turn = tallied_in_turns(counters, rows, turn, row, SIZE, TURN)
-            else:
-                rows += tl.histogram(tl.reshape(row, [HEIGHT * WIDTH]), SIZE)
-    if TALLIED:
-        counters, rows = summed(counters, rows, SIZE)
-    add_rows(rows, out, bins, 1, SIZE, True)
+            counters = added_ones(counters, row, WORDS)
+    add_rows(cells_of(counters, tl.arange(0, SIZE), LANES), out, bins, 1, SIZE, True)
 
 
 def count_products(a: Tensor, b: Tensor, rows: Rows, bins: int, out: Tensor) -> None:
@@ -85,7 +79,7 @@ def count_products(a: Tensor, b: Tensor, rows: Rows, bins: int, out: Tensor) -> 
     n, width = a.shape
     height = b.shape[1]
     tile = min(TALLEST, power_of_two(height, 4))
-    across = min(BLOCK // tile, power_of_two(width, LEAST * LANES // tile))
+    across = min(BLOCK // tile, power_of_two(width, LEAST * 32 * WARPS // tile))
     tall = -(-height // tile)
     with on_device(a):
         _outer[(programs(a, n * tall, PER_PROCESSOR),)](
@@ -104,8 +98,6 @@ def count_products(a: Tensor, b: Tensor, rows: Rows, bins: int, out: Tensor) -> 
             HEIGHT=tile,
             WIDTH=across,
             WAY=rows.way,
-            TALLIED=rows.tallied,
-            TURN=MOST // (tile * across // LANES),
-            num_warps=WARPS,
+            **declared(rows.size, WARPS),
             enable_fp_fusion=False,
         )

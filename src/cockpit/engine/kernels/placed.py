@@ -1,9 +1,11 @@
-"""Counting by the column of each position: two dimensions at the price of one.
+"""Counting by the column of each position: two dimensions at less than twice the price of one.
 
-A lane keeps a few positions and walks through the examples, counting in shared memory. Every 248 examples its counters
-are multiplied by the positions' columns, one-hot, on the matrix units: counts · [place = column], exact in float16 with
-sums in float32. So nothing is contended for, however the values are spread, and memory sees one addition for each cell
-and program.
+A program has a counter of four bytes for each cell in shared memory, to which its lanes add ones. The hardware adds
+those that meet in one counter at once, so that skewed values take no longer than spread ones; and the rows of cells are
+an odd number of words long, lest equal columns of different rows share a bank. Memory sees one addition for each cell
+and program. Values outside of the bins have no column: each of their kinds has one counter.
+
+The columns of positions are looked up once for some examples; these and positions make a unit of work.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -13,114 +15,163 @@ from __future__ import annotations
 from torch import Tensor
 
 from cockpit.engine.binning import EXTRA
-from cockpit.engine.kernels.index import add_rows, head_of, row_of
+from cockpit.engine.kernels.cells import added_ones, cells_of, declared, opened_cells
+from cockpit.engine.kernels.index import head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, programs, tl
 from cockpit.engine.kernels.outer import product
 from cockpit.engine.kernels.rows import Rows, power_of_two
-from cockpit.engine.kernels.tally import BYTES, LANES, MOST, WARPS, cleared, opened_bytes, read, tallied_at
 
-GROUP = 8
-"""Examples that are loaded at once."""
-TURN = MOST // GROUP * GROUP
-"""Examples between two multiplications."""
-PER_PROCESSOR = 8
-LEAST = 64
-"""Rows, rounded up to a power of two, at least."""
+EXAMPLES, POSITIONS = 4, 1024
+"""Of a tile of values."""
+TALLEST, PRODUCTS = 16, 2048
+"""Of a tile of products of one example."""
+LONGEST = 32
+"""Examples of a unit, at most."""
+WARPS, PER_PROCESSOR = 8, 4
+UNIT = 1024
+"""Counters that are read at once."""
 
 
 @jit()
-def _add_cells(cells, first, out, bins, columns) -> None:
-    """Add the cells [rows, columns from the first on] of the bins to the result.
-
-    A few at once: the compiler takes them through shared memory, of which, beside the counters, 16 KiB are left.
-    """
-    if cells.numel > 2048:
-        halves = tl.permute(tl.reshape(cells, [cells.shape[0], 2, cells.shape[1] // 2]), (0, 2, 1))
-        left, right = tl.split(halves)
-        _add_cells(left, first, out, bins, columns)
-        _add_cells(right, first + cells.shape[1] // 2, out, bins, columns)
-    else:
-        r = tl.arange(0, cells.shape[0])[:, None]
-        column = first + tl.arange(0, cells.shape[1])[None, :]
-        counted = (cells > 0) & (r >= 1) & (r <= bins) & (column < columns)
-        tl.atomic_add(out + (r - 1) * columns + column, cells.to(tl.int64), mask=counted, sem="relaxed")
+def _counted(
+    counters, x, where, inside, bins, stride, table, below, above, high, scale, origin, shift, WORDS, WAY
+):
+    """Count values whose columns are ``where``; ``stride``: words in a row of cells."""
+    row = row_of(x, bins, table, below, above, high, scale, origin, shift, WAY)
+    row = tl.where(where < 0, bins + 2, row)
+    row = tl.where(inside, row, bins + 4)
+    known = (row >= 1) & (row <= bins)
+    return added_ones(counters, row * stride + tl.where(known, where, 0), WORDS)
 
 
-# the alignment of places is not known, so that it does not decide which positions a lane has
-@jit("place", "n", "m", "width", "tiles", "chunk", "bins", "columns")
+@jit()
+def _add_cells(counters, out, bins, columns, stride, UNIT: tl.constexpr, LANES: tl.constexpr) -> None:
+    """Add a program's counters to the result."""
+    for start in range(0, (bins + 4) * stride, UNIT):
+        cell = start + tl.arange(0, UNIT)
+        found = cells_of(counters, cell, LANES)
+        row, column = cell // stride, cell % stride
+        counted = (found > 0) & (row < bins + 4) & (column < columns)
+        to = (row - 1) * columns + column
+        to = tl.where(row > bins, bins * columns + row - bins, tl.where(row == 0, bins * columns, to))
+        tl.atomic_add(out + to, found.to(tl.int64), mask=counted, sem="relaxed")
+
+
+# the alignment of places is not known, so that it does not decide how values are loaded
+@jit("place", "n", "units", "chunk", "chunks", "bins", "columns", "stride")
 def _placed(
+    a,
+    place,
+    out,
+    table,
+    n,
+    m,
+    stride_a,
+    units,
+    chunk,
+    chunks,
+    bins,
+    columns,
+    stride,
+    EXAMPLES: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    OPENED: tl.constexpr,
+    WORDS: tl.constexpr,
+    UNIT: tl.constexpr,
+    LANES: tl.constexpr,
+    WAY: tl.constexpr,
+) -> None:
+    below, above, high, scale, origin, shift = head_of(table)
+    counters = opened_cells(OPENED, WORDS, LANES)
+    for unit in range(tl.program_id(0), units, tl.num_programs(0)):
+        j = (unit // chunks) * POSITIONS + tl.arange(0, POSITIONS)
+        where = tl.load(place + j, mask=j < m, other=0)[None, :]
+        first = (unit % chunks) * chunk
+        last = tl.minimum(first + chunk, n)
+        for start in range(first, last, EXAMPLES):
+            i = start + tl.arange(0, EXAMPLES)
+            inside = (i < last)[:, None] & (j < m)[None, :]
+            x = tl.load((a + j)[None, :] + i.to(tl.int64)[:, None] * stride_a, mask=inside, other=0.0)
+            if x.dtype != tl.float64:
+                x = x.to(tl.float32)
+            counters = _counted(
+                counters,
+                x,
+                where,
+                inside,
+                bins,
+                stride,
+                table,
+                below,
+                above,
+                high,
+                scale,
+                origin,
+                shift,
+                WORDS,
+                WAY,
+            )
+    _add_cells(counters, out, bins, columns, stride, UNIT, LANES)
+
+
+@jit("place", "n", "height", "width", "units", "chunk", "chunks", "across", "bins", "columns", "stride")
+def _placed_products(
     a,
     b,
     place,
     out,
     table,
     n,
-    m,
+    height,
     width,
     stride_a,
     stride_b,
-    tiles,
+    units,
     chunk,
+    chunks,
+    across,
     bins,
     columns,
-    SIZE: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    stride,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    OPENED: tl.constexpr,
+    WORDS: tl.constexpr,
+    UNIT: tl.constexpr,
     LANES: tl.constexpr,
-    EACH: tl.constexpr,
-    NEIGHBOURS: tl.constexpr,
-    GROUP: tl.constexpr,
-    TURN: tl.constexpr,
-    OUTER: tl.constexpr,
     WAY: tl.constexpr,
 ) -> None:
-    """Count; a lane has ``EACH`` positions: ``NEIGHBOURS`` that are loaded together, or positions `LANES` apart."""
-    WIDTH: tl.constexpr = LANES * EACH
-    UNIT: tl.constexpr = EACH if NEIGHBOURS else 1  # of m: the compiler is to know that neighbours are whole
     below, above, high, scale, origin, shift = head_of(table)
-    counters = opened_bytes()
-    cells = tl.zeros([SIZE, COLUMNS], tl.int32)
-    column = tl.arange(0, COLUMNS)[None, :]
-    first = tl.program_id(1).to(tl.int64) * chunk  # examples are counted in int64: i · stride may be large
-    last = tl.minimum(first + chunk, n)
-    e = tl.arange(0, WIDTH)
-    if NEIGHBOURS:
-        lane, which = e // EACH, e % EACH
-    else:
-        lane, which = e % LANES, e // LANES
-    own = (which * 32 + lane % 32) * 4 + lane // 32  # the place of a position's counters among those of a row
-    words = tl.arange(0, SIZE)[:, None] * WIDTH + tl.arange(0, 32)[None, :] * 4
-    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        j = tile * WIDTH + e
-        where = tl.load(place + j, mask=j < m * UNIT, other=0)
-        at_a, at_b = a + j, b
-        if OUTER:
-            at_a, at_b = a + j % width, b + j // width
-        for start in range(first, last, TURN):
-            for group in range(start, tl.minimum(start + TURN, last), GROUP):
-                for k in tl.static_range(GROUP):
-                    i = group + k
-                    inside = j < tl.where(i < last, m, 0) * UNIT
-                    x = tl.load(at_a + i * stride_a, mask=inside, other=0.0)
-                    if OUTER:
-                        x = product(tl.load(at_b + i * stride_b, mask=inside, other=0.0), x)
-                    elif x.dtype != tl.float64:
-                        x = x.to(tl.float32)
-                    row = row_of(x, bins, table, below, above, high, scale, origin, shift, WAY)
-                    row = tl.where(where < 0, bins + 2, row)
-                    counters = tallied_at(counters, tl.where(inside, row, bins + 4) * WIDTH + own)
-            counts = tl.zeros([SIZE, COLUMNS], tl.float32)
-            for part in tl.static_range(EACH):
-                found = read(counters, words + part * 128)
-                for warp in tl.static_range(LANES // 32):
-                    p = warp * 32 + tl.arange(0, 32)
-                    p = tile * WIDTH + (p * EACH + part if NEIGHBOURS else part * LANES + p)
-                    at = tl.maximum(tl.load(place + p, mask=p < m * UNIT, other=0), 0)
-                    one_hot = (at[:, None] == column).to(tl.float16)
-                    counts = tl.dot(((found >> (8 * warp)) & 255).to(tl.float16), one_hot, counts)
-            counters = cleared(counters)
-            cells += counts.to(tl.int32)
-    _add_cells(cells, 0, out, bins, columns)
-    add_rows(tl.sum(cells, axis=1), out, bins, columns, SIZE, False)
+    counters = opened_cells(OPENED, WORDS, LANES)
+    for unit in range(tl.program_id(0), units, tl.num_programs(0)):
+        tile = unit // chunks
+        o = (tile // across) * HEIGHT + tl.arange(0, HEIGHT)
+        i = (tile % across) * WIDTH + tl.arange(0, WIDTH)
+        inside = (o < height)[:, None] & (i < width)[None, :]
+        where = tl.load(place + o[:, None] * width + i[None, :], mask=inside, other=0)
+        first = (unit % chunks) * chunk
+        for turn in range(0, tl.minimum(chunk, n - first)):
+            k = first.to(tl.int64) + turn
+            left = tl.load(b + k * stride_b + o, mask=o < height, other=0.0)
+            right = tl.load(a + k * stride_a + i, mask=i < width, other=0.0)
+            counters = _counted(
+                counters,
+                product(left[:, None], right[None, :]),
+                where,
+                inside,
+                bins,
+                stride,
+                table,
+                below,
+                above,
+                high,
+                scale,
+                origin,
+                shift,
+                WORDS,
+                WAY,
+            )
+    _add_cells(counters, out, bins, columns, stride, UNIT, LANES)
 
 
 def count_placed(
@@ -128,41 +179,68 @@ def count_placed(
 ) -> None:
     """Add the counts of values ``a`` [n, m], or of products ``b[n, o] · a[n, i]``, to ``out``."""
     n, width = a.shape
-    m = place.numel()
-    across = power_of_two(columns)
-    size = power_of_two(bins + EXTRA + 1, LEAST)
-    each = BYTES // (size * LANES)
-    neighbours = b is None and m % each == 0 and a.stride(0) % each == 0
-    tiles = -(-m // (LANES * each))
-    held = programs(a, tiles, PER_PROCESSOR)
-    # Few positions and many examples: the examples are shared among programs too.
-    shares = max(1, min(programs(a, -(-n // GROUP), PER_PROCESSOR) // held, -(-n // (4 * GROUP))))
-    chunk = -(-n // shares)
+    stride = columns | 1
+    same = declared((bins + EXTRA + 1) * stride, WARPS, UNIT)
+    same |= {"UNIT": UNIT, "WAY": rows.way, "enable_fp_fusion": False}
+    if b is None:
+        tiles = -(-width // POSITIONS)
+        held, units, chunk, chunks = _shared_out(a, tiles, n)
+        with on_device(a):
+            _placed[(held,)](
+                a,
+                place,
+                out,
+                rows.table,
+                n,
+                width,
+                a.stride(0),
+                units,
+                chunk,
+                chunks,
+                bins,
+                columns,
+                stride,
+                EXAMPLES=EXAMPLES,
+                POSITIONS=POSITIONS,
+                **same,
+            )
+        return
+    height = b.shape[1]
+    tall = min(TALLEST, power_of_two(height, 4))
+    wide = min(PRODUCTS // tall, power_of_two(width, 4 * 32 * WARPS // tall))
+    across = -(-width // wide)
+    held, units, chunk, chunks = _shared_out(a, across * -(-height // tall), n)
     with on_device(a):
-        _placed[(held, -(-n // chunk))](
+        _placed_products[(held,)](
             a,
-            a if b is None else b,
+            b,
             place,
             out,
             rows.table,
             n,
-            m // each if neighbours else m,
+            height,
             width,
             a.stride(0),
-            0 if b is None else b.stride(0),
-            tiles,
+            b.stride(0),
+            units,
             chunk,
+            chunks,
+            across,
             bins,
             columns,
-            SIZE=size,
-            COLUMNS=across,
-            LANES=LANES,
-            EACH=each,
-            NEIGHBOURS=neighbours,
-            GROUP=GROUP,
-            TURN=TURN,
-            OUTER=b is not None,
-            WAY=rows.way,
-            num_warps=WARPS,
-            enable_fp_fusion=False,
+            stride,
+            HEIGHT=tall,
+            WIDTH=wide,
+            **same,
         )
+
+
+def _shared_out(x: Tensor, tiles: int, examples: int) -> tuple[int, int, int, int]:
+    """Return how many programs share how many units; the examples of each, and how many such shares there are.
+
+    Units are so many that all programs have about as much, but long enough for looking their positions up.
+    """
+    most = programs(x, tiles * examples, PER_PROCESSOR)
+    chunk = max(EXAMPLES, min(LONGEST, tiles * examples // (8 * most) // EXAMPLES * EXAMPLES))
+    chunks = -(-examples // chunk)
+    return min(most, tiles * chunks), tiles * chunks, chunk, chunks

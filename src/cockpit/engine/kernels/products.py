@@ -17,13 +17,16 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.binning import EXTRA, Grid
+from cockpit.engine.kernels.cells import declared
 from cockpit.engine.kernels.constants import constant
 from cockpit.engine.kernels.language import on_device, programs
-from cockpit.engine.kernels.multiply import multiplied
+from cockpit.engine.kernels.multiply import added_up, multiplied
 from cockpit.engine.kernels.rows import prepared
 
 FEW = 256
 """Up to so many terms of a sum, directions take longer to load than factors."""
+STAGES = 4
+"""Loads on their way."""
 PER_PROCESSOR = 8
 """Programs that keep a multiprocessor busy to the end; more examples than that leaves are for the same program."""
 
@@ -85,6 +88,12 @@ def tile_of(outputs: int, inputs: int, taps: int, uses: int, packed: bool) -> Ti
     return Tile(tall, wide, 64 if packed else 32, warps, examples, hold, registers)
 
 
+def _stages(tile: Tile, factor_bytes: int) -> int:
+    """Return how many loads are on their way: a program has 48 KiB for them and its counters, or asks for more."""
+    needed = STAGES * (tile.outputs + tile.inputs) * tile.uses * factor_bytes
+    return STAGES - 1 if needed == 48 * 1024 else STAGES
+
+
 def product_statistics(
     products: Products,
     directions: Sequence[Tensor] = (),
@@ -100,7 +109,8 @@ def product_statistics(
     inputs, taps = a.shape[1], len(products.shifts)
     tile = tile_of(outputs, inputs, taps, uses, products.greatest is not None)
     tiles = taps * -(-outputs // tile.outputs) * -(-inputs // tile.inputs)
-    partial = torch.empty(tiles, n, 1 + len(directions), dtype=torch.float64, device=b.device)
+    partial = torch.empty(1 + len(directions), n, tiles * tile.outputs, dtype=torch.float32, device=b.device)
+    sums = torch.zeros(1 + len(directions), n, dtype=torch.float64, device=b.device)
     out, rows = None, None
     if grid is not None:
         out = torch.zeros(grid.bins + EXTRA, dtype=torch.int64, device=b.device)
@@ -142,21 +152,30 @@ def product_statistics(
                 USES=tile.uses,
                 DIRECTIONS=len(directions),
                 SIZE=0 if rows is None else rows.size,
+                **declared(0 if rows is None else rows.size, tile.warps),
                 WAY="" if rows is None else rows.way,
                 PRECISION="tf32" if products.rough or b.dtype != torch.float32 else "tf32x3",
                 PACKED=products.greatest is not None,
                 HOLD=tile.hold,
-                CENTRAL=rows is not None and rows.central and products.factor > 0,
                 EVEN=uses % tile.uses == 0,
                 FULL=outputs % tile.outputs == 0 and inputs % tile.inputs == 0,
                 ONCE=uses <= tile.uses,
                 SQUARES=squares is not None,
-                num_warps=tile.warps,
-                num_stages=3,
+                num_stages=_stages(tile, b.element_size()),
                 maxnreg=tile.registers if squares is None else None,
                 enable_fp_fusion=rows is None or rows.way == "down",
             )
+            added_up[(n, len(partial))](
+                partial,
+                partial if products.greatest is None else products.greatest,
+                sums,
+                n,
+                partial.shape[2],
+                float(products.factor),
+                PACKED=products.greatest is not None,
+                CHUNK=1024,
+                num_warps=4,
+            )
         if squares is not None:
             squares.view(outputs, inputs, taps).add_(by_group.sum(0).movedim(0, 2))
-    sums = partial.transpose(1, 2).sum(0)  # each statistic's numbers side by side, to be packed by one launch
     return sums[0], sums[1:].T, out

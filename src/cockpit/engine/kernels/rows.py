@@ -22,8 +22,9 @@ from torch import Tensor
 
 from cockpit.engine.binning import EXTRA, Grid
 from cockpit.engine.kernels.constants import constant
-from cockpit.engine.kernels.tally import SIZES
 
+LEAST = 128
+"""Rows, at least."""
 FARTHEST = 2**21
 """Most bins that ``down`` knows: their indices are exact beside the constant."""
 
@@ -38,23 +39,16 @@ class Rows:
     origin, shift; then the edges."""
     size: int
     """Rows, rounded up to a power of two, at least as many as a program has lanes."""
-    central: bool
-    """Zero is an edge between two bins: values near it are told apart by their sign."""
-
-    @property
-    def tallied(self) -> bool:
-        """Whether rows are few enough to be counted in shared memory."""
-        return self.size in SIZES
 
 
 def prepared(grid: Grid, double: bool, device: torch.device) -> Rows:
     """Return the grid for float64 or float32 values; half precisions are counted as float32."""
-    way, numbers, size, central = _prepared(grid, double)
-    return Rows(way, constant(numbers, torch.float64, device), size, central)
+    way, numbers, size = _prepared(grid, double)
+    return Rows(way, constant(numbers, torch.float64, device), size)
 
 
 @lru_cache(maxsize=256)
-def _prepared(grid: Grid, double: bool) -> tuple[str, tuple[float, ...], int, bool]:
+def _prepared(grid: Grid, double: bool) -> tuple[str, tuple[float, ...], int]:
     kind = np.float64 if double else np.float32
     edge = np.linspace(grid.low, grid.high, grid.bins + 1)
     scale = grid.bins / (edge[-1] - edge[0])
@@ -72,8 +66,7 @@ def _prepared(grid: Grid, double: bool) -> tuple[str, tuple[float, ...], int, bo
     exact = len(zero) > 0 and scale < 2.0**100 and float(np.float32(scale)) == scale and grid.bins <= FARTHEST
     way = "edges" if not sure else "down" if exact and not double else "wide"
     numbers = (below, above, high, float(scale), origin, float(shift), *edge.tolist())
-    central = way == "down" and 0 < shift < grid.bins
-    return way, numbers, power_of_two(grid.bins + EXTRA + 1, SIZES[0]), central
+    return way, numbers, power_of_two(grid.bins + EXTRA + 1, LEAST)
 
 
 def _largest_below(x: float, kind: Any) -> float:

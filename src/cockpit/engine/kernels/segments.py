@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.binning import EXTRA, Grid
+from cockpit.engine.kernels.cells import added_ones, cells_of, declared, opened_cells
 from cockpit.engine.kernels.constants import constant
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, tl
 from cockpit.engine.kernels.rows import prepared
-from cockpit.engine.kernels.tally import LANES, MOST, WARPS, opened, summed, tallied_in_turns
 
+WARPS = 4
 EXAMPLES, BLOCK = 4, 512
 """A program's examples, and positions in a tile."""
 
@@ -44,8 +45,9 @@ def _segments(
     DIRECTIONS: tl.constexpr,
     SIZE: tl.constexpr,
     WAY: tl.constexpr,
-    TALLIED: tl.constexpr,
-    TURN: tl.constexpr,
+    OPENED: tl.constexpr,
+    WORDS: tl.constexpr,
+    LANES: tl.constexpr,
 ) -> None:
     example = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
     segment = tl.program_id(1)
@@ -57,10 +59,7 @@ def _segments(
     d2 = tl.zeros([EXAMPLES, BLOCK], tl.float32)
     if SIZE > 0:
         below, above, high, scale, origin, shift = head_of(table)
-        rows = tl.zeros([SIZE], tl.int32)
-        turn = segment * 0
-        if TALLIED:
-            counters = opened(SIZE)
+        counters = opened_cells(OPENED, WORDS, LANES)
     stop = tl.load(bounds + segment + 1)
     for start in range(tl.load(bounds + segment), stop, BLOCK):
         j = start + tl.arange(0, BLOCK)
@@ -79,10 +78,7 @@ def _segments(
         if SIZE > 0:
             row = row_of(x, bins, table, below, above, high, scale, origin, shift, WAY)
             row = tl.where(inside, row, bins + 4)
-            if TALLIED:
-                counters, rows, turn = tallied_in_turns(counters, rows, turn, row, SIZE, TURN)
-            else:
-                rows += tl.histogram(tl.reshape(row, [EXAMPLES * BLOCK]), SIZE)
+            counters = added_ones(counters, row, WORDS)
     at = sums + (segment.to(tl.int64) * n + example) * (1 + DIRECTIONS)
     tl.store(at, tl.sum(norm.to(tl.float64), axis=1), mask=present)
     if DIRECTIONS > 0:
@@ -92,8 +88,7 @@ def _segments(
     if DIRECTIONS > 2:
         tl.store(at + 3, tl.sum(d2.to(tl.float64), axis=1), mask=present)
     if SIZE > 0:
-        if TALLIED:
-            counters, rows = summed(counters, rows, SIZE)
+        rows = cells_of(counters, tl.arange(0, SIZE), LANES)
         add_rows(rows, out + segment * (bins + EXTRA), bins, 1, SIZE, True)
 
 
@@ -135,9 +130,7 @@ def segment_statistics(
                 DIRECTIONS=len(directions),
                 SIZE=0 if rows is None else rows.size,
                 WAY="" if rows is None else rows.way,
-                TALLIED=rows is not None and rows.tallied,
-                TURN=MOST // (EXAMPLES * BLOCK // LANES),
-                num_warps=WARPS,
+                **declared(0 if rows is None else rows.size, WARPS),
                 enable_fp_fusion=False,
             )
     sums = sums.permute(
