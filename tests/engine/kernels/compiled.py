@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cockpit.engine import kernels
 from cockpit.engine.binning import Grid
-from cockpit.engine.kernels import Products
+from cockpit.engine.kernels import Products, products
 from cockpit.engine.kernels.language import triton
 
 DOWN, WIDE, EDGES, MANY = (
@@ -95,6 +95,7 @@ def main(folder: str, *names: str) -> None:
         return lambda *args, **named: made.append((kernel.warmup(*args, grid=grid, **named), named))
 
     triton.runtime.jit.KernelInterface.__getitem__ = compiled
+    products._check = lambda *given: None  # nothing is counted
     found = {}
     for name in names or CALLS:
         made.clear()

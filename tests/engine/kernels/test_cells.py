@@ -51,7 +51,7 @@ class Shared:
 
 
 @pytest.mark.parametrize(
-    ("least", "warps", "unit", "words"), [(128, 4, 0, 128), (129, 4, 0, 256), (2295, 8, 1024, 3072)]
+    ("least", "warps", "unit", "words"), [(128, 4, 256, 256), (257, 2, 256, 512), (2295, 8, 1024, 3072)]
 )
 def test_there_are_enough_counters(least: int, warps: int, unit: int, words: int) -> None:
     found = cells.declared(least, warps, unit)

@@ -126,6 +126,7 @@ def test_kernels_are_compiled_and_count_every_value_once(names: tuple[str, ...],
     for name, made in compiled(tmp_path, names).items():
         counters = [int(n) for n in re.findall(r"\.b8 cockpit_cells\[(\d+)\]", made["ptx"])]
         assert len(counters) == 1, f"{name}: counters are declared elsewhere or twice"
+        assert counters[0] % 1024 == 0, f"{name}: what lies behind {counters} bytes is not aligned"
         fits = sum(counters) + made["shared"] <= ROOM or made["shared"] > ROOM
         assert fits, f"{name}: {counters} + {made['shared']} bytes"
         assert ("STL" in made["sass"]) <= (name in SPILLS), f"{name}: registers are spilled"

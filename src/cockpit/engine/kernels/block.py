@@ -27,6 +27,7 @@ MOST_DIRECTIONS = 3
 MOST_TILES = 64
 """Of a program, so that float32 sums stay short."""
 PER_PROCESSOR = 8
+"""Programs; half as many where there are directions, which every program loads."""
 
 
 @jit()
@@ -167,7 +168,8 @@ def looked_at(
     examples = min(EXAMPLES, power_of_two(n, 1))
     parts = VALUES // 4 // examples
     across, down = -(-m // (parts * LANES * 4)), -(-n // examples)
-    tiles = -(-across // max(1, programs(block, across * down, PER_PROCESSOR) // down))
+    per = PER_PROCESSOR // 2 if directions else PER_PROCESSOR
+    tiles = -(-across // max(1, programs(block, across * down, per) // down))
     tiles = min(tiles, MOST_TILES)
     fours = m % 4 == 0 and block.stride(0) % 4 == 0
     partial = torch.empty(

@@ -15,13 +15,14 @@ from typing import Any
 
 from cockpit.engine.kernels.language import INTERPRETED, constexpr, jit, tl
 
+ALIGNED = 256
+"""Counters are a multiple of these: what matrix units read lies behind them, and must begin at a whole 1024 bytes."""
 LEAST = 4
 """Values of a lane that are counted in one call, at least."""
 
 
-def declared(least: int, warps: int, unit: int = 0) -> dict[str, Any]:
-    """Return what a kernel must be told for at least so many counters: a multiple of its lanes, or of a unit."""
-    unit = unit or 32 * warps
+def declared(least: int, warps: int, unit: int = ALIGNED) -> dict[str, Any]:
+    """Return what a kernel must be told for at least so many counters: a multiple of a unit."""
     units = -(-least // unit)
     if INTERPRETED:
         units = 1 << (units - 1).bit_length()

@@ -83,7 +83,8 @@ def tile_of(outputs: int, inputs: int, taps: int, uses: int, packed: bool) -> Ti
     wide = 64 if inputs > 32 else 32
     if not hold and (packed or taps > 1) and -inputs % 128 < 64:  # less than half of the last tile is empty
         wide = 128
-    warps = 8 if tall * wide > 4096 and not packed else 4
+    # (More would hold what others hold, too, and count it again.)
+    warps = 8 if tall * wide > 4096 and not packed else 4 if tall > 32 else 2
     examples, registers = (16, 168 if packed else None) if hold else (4, None)
     return Tile(tall, wide, 64 if packed else 32, warps, examples, hold, registers)
 
@@ -92,6 +93,19 @@ def _stages(tile: Tile, factor_bytes: int) -> int:
     """Return how many loads are on their way: a program has 48 KiB for them and its counters, or asks for more."""
     needed = STAGES * (tile.outputs + tile.inputs) * tile.uses * factor_bytes
     return STAGES - 1 if needed == 48 * 1024 else STAGES
+
+
+_counted: set[Any] = set()
+"""Kinds of launches that have counted every element once."""
+
+
+def _check(counts: Tensor, elements: int, kind: Any) -> None:
+    """Count what was counted, the first time: compilers decide how many lanes hold an element."""
+    if kind in _counted or (counts.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    if (found := int(counts.sum())) != elements:
+        raise RuntimeError(f"{found} of {elements} elements were counted")
+    _counted.add(kind)
 
 
 def product_statistics(
@@ -175,6 +189,12 @@ def product_statistics(
                 PACKED=products.greatest is not None,
                 CHUNK=1024,
                 num_warps=4,
+            )
+        if out is not None:
+            _check(
+                out,
+                n * outputs * inputs * taps,
+                (tile, b.dtype, inputs % tile.inputs, outputs % tile.outputs),
             )
         if squares is not None:
             squares.view(outputs, inputs, taps).add_(by_group.sum(0).movedim(0, 2))
