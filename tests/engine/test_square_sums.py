@@ -18,6 +18,8 @@ from cockpit.engine.subject import Subject
 from cockpit.errors import Gap
 from curvature_problems import F64
 from curvature_problems import square_sums as one_by_one
+from engine.shared_parameters import LENGTH, SHARED, WIDTH
+from layer_check import filled, normal
 
 
 class Twice(nn.Module):
@@ -156,6 +158,24 @@ def test_a_table_that_is_also_a_weight(count: int, block: int, monkeypatch: pyte
     torch.manual_seed(0)
     monkeypatch.setattr(gradients, "BLOCK", block)
     compare(Tied().double(), torch.tensor([[0, 1, 1], [2, 3, 4], [4, 4, 4]]), count=count)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", SHARED)
+def test_what_all_examples_share(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows are taken where they meet: no example goes back by itself."""
+    build, served = SHARED[name]
+    went: list[str] = []
+    original = module.rows
+    monkeypatch.setattr(
+        module, "rows", lambda losses, chosen, **k: went.extend(chosen) or original(losses, chosen, **k)
+    )
+    passes = Passes()
+    for seed in range(2):  # the second time by a known path
+        compare(filled(build()), normal(4, LENGTH, WIDTH, seed=seed), passes, count=count)
+    assert not served & set(went)
+    assert bool(served) is (not went)
+    assert set(passes.paths) == served
 
 
 def test_work_is_counted_once_for_calls_of_the_same_shapes(monkeypatch: pytest.MonkeyPatch) -> None:

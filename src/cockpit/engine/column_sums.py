@@ -88,9 +88,15 @@ class Columns:
         if not self._widened:
             (grad,) = self.grads
             assert grad is not None
-            found = parts_of(self.use, (self._joined(wide(grad)),), self.examples, self.layouts, names)
+            grad = self._joined(self._precise(grad))
+            found = parts_of(self.use, (grad,), self.examples, self.layouts, names)
             self._widened.update(found)
         return self._widened
+
+    def _precise(self, grad: Tensor) -> Tensor:
+        """Return gradients in a precision to be summed in; a linear layer's products are, whatever their factors."""
+        half = grad.dtype is torch.bfloat16 and isinstance(self.use.module, nn.Linear)
+        return grad if half else wide(grad)
 
     def _joined(self, grad: Tensor) -> Tensor:
         """Return the gradients of all columns as those of one call with as many times the outputs."""
@@ -104,7 +110,7 @@ class Columns:
         """Return the parts of one column (kept for the layer's other parameters if there are no more columns)."""
         if self._single:
             return self._single
-        grads = tuple(None if g is None else wide(g[column]) for g in self.grads)
+        grads = tuple(None if g is None else self._precise(g[column]) for g in self.grads)
         found = list(parts_of(self.use, grads, self.examples, self.layouts, names))
         if self.count == 1:
             self._single.extend(found)
@@ -151,18 +157,18 @@ def column_sum(name: str, p: Tensor, calls: list[Columns], names: Mapping[int, s
         if all(isinstance(part, Dense) for part in parts):
             return _of_dense(parts, first, p)
         if first.count == len(parts) == 1 and isinstance(parts[0], Lazy) and kernels.runs_on(p):
-            return _of_parts(name, p, (parts[0],))  # by the kernel that forms no patches
+            return of_parts(name, p, (parts[0],))  # by the kernel that forms no patches
         return _of_factors(parts, first, p)
     total: Tensor | None = None
     for k in range(first.count):
         found = tuple(part for call in calls for owner, part in call.single(k, names) if owner == name)
         if found:
-            value = _of_parts(name, p, found)
+            value = of_parts(name, p, found)
             total = value if total is None else total + value
     return total
 
 
-def _of_parts(name: str, p: Tensor, parts: tuple[Part, ...]) -> Tensor:
+def of_parts(name: str, p: Tensor, parts: tuple[Part, ...]) -> Tensor:
     """Return the sum of squares of one column; what looks rows of a table up is added to what multiplies with it."""
     tables = [part for part in parts if isinstance(part, Rows)]
     others = tuple(part for part in parts if isinstance(part, Outer | Lazy))
@@ -196,6 +202,9 @@ def _of_factors(parts: list[Part], call: Columns, p: Tensor) -> Tensor:
     step = max(1, limit // max(1, groups * (uses * (inputs + outputs) + formed)))
     total: Tensor | None = None
     for start in range(0, call.examples, step):
+        if uses > 1 and len(parts) == call.count == 1 and isinstance(parts[0], Outer):
+            total = _with_squares(total, parts[0].dense(start, min(start + step, call.examples)))
+            continue
         pairs = [f for part in parts if (f := part.factors(start, min(start + step, call.examples)))]
         a, b = (torch.cat(x, 2) if len(x) > 1 else x[0] for x in zip(*pairs, strict=True))
         if uses == 1:  # the square of a product is a product of squares

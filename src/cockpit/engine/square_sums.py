@@ -7,7 +7,7 @@ network together, and only to the layers' outputs: no weight gradient is formed.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from cockpit.engine.column_sums import Columns, column_sum, square_together
+from cockpit.engine.column_sums import Columns, column_sum, of_parts, square_together
 from cockpit.engine.column_work import steps
 from cockpit.engine.coverage import Plan, Way
 from cockpit.engine.derivatives import derivatives
@@ -24,6 +24,7 @@ from cockpit.engine.graph import edge, nodes_behind
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.loss_graph import LossGraph
 from cockpit.engine.parts import wide
+from cockpit.engine.spread import Path, Spread, spreads
 from cockpit.engine.subject import Subject
 from cockpit.engine.use import Use, calls_at
 from cockpit.errors import Gap
@@ -47,10 +48,23 @@ class Passes:
     Attributes:
         batched: whether several columns can go back at once.
         work: the `LayerSums.steps` of so many columns through calls of such shapes.
+        paths: the way through the graph to where a parameter meets the examples.
     """
 
     batched: bool = True
     work: dict[tuple[Any, ...], float] = field(default_factory=dict)
+    paths: dict[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Behind:
+    """What lies behind the outputs of a graph, and where gradients are wanted: at layers' outputs, at meetings."""
+
+    graph: LossGraph
+    uses: list[Use]
+    places: list[Place]
+    edges: list[GradientEdge]
+    spreads: dict[str, Spread]
 
 
 class LayerSums:
@@ -77,22 +91,24 @@ class LayerSums:
         self._numbers = {id(subject.use(use)): k for use, k in subject.uses}
         self._order = {i: k for k, i in enumerate(self._numbers)}
         self._launching = any(p.device.type != "cpu" for p in parameters.values())
-        self._found: tuple[LossGraph, list[Use], list[Place], list[GradientEdge]] | None = None
+        self._found: _Behind | None = None
 
     def __call__(self, graph: LossGraph, vectors: tuple[Tensor, ...]) -> dict[str, Tensor]:
         """Return the sums over columns and examples, by parameter; zero where nothing comes through."""
         for name in self.plan.names(Way.NONE):
             raise Gap(f"not_covered: {name}: {self.plan.ways[name].reason}")
-        uses, places, edges = self._edges(graph)
+        behind = self._behind(graph)
+        uses, places = behind.uses, behind.places
         total: dict[str, Tensor] = {}
         numbers = sum(shape.numel() for use in uses for shape in use.shapes)
         size = max(1, (PASS if self._launching else SMALL_PASS) // max(1, numbers))
         few = len(vectors[0]) <= size
         for block in [vectors] if few else zip(*(v.split(size) for v in vectors), strict=True):
-            pulled = self._pulled(graph, edges, block)
-            grads = dict(zip(places, pulled, strict=True))  # an output that nobody used has no gradient
+            pulled = self._pulled(graph, behind.edges, block)
+            grads = dict(zip(places, pulled, strict=False))  # an output that nobody used has no gradient
             found = [(use, tuple(grads.get((id(use), k)) for k in range(len(use.shapes)))) for use in uses]
-            for name, value in [*self._by_layers(found), *self._by_graph(graph, block)]:
+            met = zip(behind.spreads.items(), pulled[len(places) :], strict=True)
+            for name, value in [*self._by_layers(found), *self._met(met), *self._by_graph(graph, block)]:
                 total[name] = total[name] + value if name in total else value
         for name, p in self.parameters.items():
             if name not in total and self.plan.ways[name].way is not Way.UNUSED:
@@ -101,19 +117,19 @@ class LayerSums:
 
     def steps(self, graph: LossGraph, columns: int) -> float:
         """Return the work of so many columns in units of a training step."""
-        uses, _, edges = self._edges(graph)
+        uses = self._behind(graph).uses
         key = columns, self.examples, *(shape for use in uses for shape in use.shapes)
         if key not in self.passes.work:
             if len(self.passes.work) >= SHAPES:
                 self.passes.work.clear()
             nodes = frozenset[Node]().union(*map(nodes_behind, graph.outputs))
-            ends = [e.node for e in edges]
+            ends = [e.node for e in self._behind(graph).edges]
             self.passes.work[key] = steps(uses, self.examples, nodes, ends, columns)
         return self.passes.work[key]
 
-    def _edges(self, graph: LossGraph) -> tuple[list[Use], list[Place], list[GradientEdge]]:
+    def _behind(self, graph: LossGraph) -> _Behind:
         """Find the layers behind the outputs, in forward order, and where in the graph their outputs are."""
-        if self._found is None or self._found[0] is not graph:
+        if self._found is None or self._found.graph is not graph:
             uses: dict[int, Use] = {}
             edges: dict[Place, GradientEdge] = {}
             for node in nodes_behind(graph.losses):
@@ -123,8 +139,12 @@ class LayerSums:
                         uses[id(use)] = use
                         edges[id(use), place] = GradientEdge(node, result)
             ordered = [uses[i] for i in sorted(uses, key=lambda i: self._order.get(i, 0))]
-            self._found = graph, ordered, list(edges), list(edges.values())
-        return self._found[1:]
+            shared = {name: self.parameters[name] for name in self.plan.names(Way.SPREAD)}
+            callers = [self.subject.use(use) for use, _ in self.subject.uses]
+            found = spreads(graph.losses, shared, callers, self.passes.paths)
+            meetings = [GradientEdge(s.node, 0) for s in found.values()]
+            self._found = _Behind(graph, ordered, list(edges), [*edges.values(), *meetings], found)
+        return self._found
 
     def _pulled(
         self, graph: LossGraph, edges: list[GradientEdge], block: Sequence[Tensor]
@@ -175,9 +195,18 @@ class LayerSums:
             if value is not None:
                 yield name, value
 
+    def _met(self, found: Iterable[tuple[tuple[str, Spread], Tensor | None]]) -> Iterator[tuple[str, Tensor]]:
+        """Serve the parameters that all examples share, by the gradients [K, N, …] where they meet."""
+        for (name, spread), grads in found:
+            for column in () if grads is None else grads:
+                yield name, of_parts(name, self.parameters[name], (spread.part(name, wide(column)),))
+
     def _by_graph(self, graph: LossGraph, block: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Serve the parameters that no formula knows, row by row and column by column."""
-        chosen = {n: p for n, p in self.parameters.items() if self.plan.ways[n].way.past_layers}
+        met = self._behind(graph).spreads
+        chosen = {
+            n: p for n, p in self.parameters.items() if self.plan.ways[n].way.past_layers and n not in met
+        }
         vectorised = not any(self.plan.ways[name].way is Way.LOOP for name in chosen)
         for k in range(len(block[0])) if chosen else ():
             with torch.enable_grad():
