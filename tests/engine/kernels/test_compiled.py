@@ -106,7 +106,7 @@ def compiled(folder: Path, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    command = [sys.executable, "-c", PROGRAM, str(folder), *names]
+    command = [sys.executable, "-W", "error::UserWarning", "-c", PROGRAM, str(folder), *names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, dict[str, Any]] = json.loads((folder / "compiled.json").read_text())

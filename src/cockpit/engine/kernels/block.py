@@ -197,5 +197,6 @@ def looked_at(
             SIZE=0 if rows is None else rows.size,
             WAY="" if rows is None else rows.way,
             **declared(0 if rows is None else rows.size, WARPS),
+            enable_fp_fusion=True,
         )
     return partial

@@ -100,10 +100,28 @@ def scale_and_shift(x: Tensor, dy: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     found = torch.empty(2, n, channels, dtype=torch.float32, device=x.device)
     with on_device(x):
         _moments[(-(-n * channels // tall),)](
-            x.detach(), dy.detach(), sums, n * channels, channels, pixels, ROWS=tall, PIXELS=wide, num_warps=4
+            x.detach(),
+            dy.detach(),
+            sums,
+            n * channels,
+            channels,
+            pixels,
+            ROWS=tall,
+            PIXELS=wide,
+            num_warps=4,
+            enable_fp_fusion=True,
         )
         _scaled[(-(-channels // 16),)](
-            sums, found, n, channels, n * pixels, float(eps), EXAMPLES=32, CHANNELS=16, num_warps=4
+            sums,
+            found,
+            n,
+            channels,
+            n * pixels,
+            float(eps),
+            EXAMPLES=32,
+            CHANNELS=16,
+            num_warps=4,
+            enable_fp_fusion=True,
         )
     scale, shift = found.unbind(0)
     return scale, shift

@@ -86,6 +86,7 @@ def scale_and_shift(x: Tensor, dy: Tensor, eps: float, centred: bool) -> tuple[T
             FEATURES=wide,
             CENTRED=centred,
             num_warps=8,
+            enable_fp_fusion=True,
         )
     scale, shift = partial.sum(1).unbind(1)
     return scale, shift

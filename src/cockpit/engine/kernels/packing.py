@@ -106,7 +106,9 @@ def packed(images: Tensor, packing: Packing, greatest: Tensor) -> Tensor:
         tall, wide = (64, 64) if aligned >= 64 else (128, 32)
         share = programs(images, n * -(-total // (4 * TILE)), 8) // n
         with on_device(images):
-            _greatest[(n, max(1, share))](images, greatest, images.stride(0), total, TILE=TILE, num_warps=4)
+            _greatest[(n, max(1, share))](
+                images, greatest, images.stride(0), total, TILE=TILE, num_warps=4, enable_fp_fusion=True
+            )
             _pack[(-(-packing.rows // tall), -(-aligned // wide), n)](
                 images,
                 greatest,
@@ -130,5 +132,6 @@ def packed(images: Tensor, packing: Packing, greatest: Tensor) -> Tensor:
                 ROWS=tall,
                 CHANNELS=wide,
                 num_warps=4,
+                enable_fp_fusion=True,
             )
     return out.transpose(1, 2)[:, :real]

@@ -189,6 +189,7 @@ def product_statistics(
                 PACKED=products.greatest is not None,
                 CHUNK=1024,
                 num_warps=4,
+                enable_fp_fusion=True,
             )
         if out is not None:
             _check(
