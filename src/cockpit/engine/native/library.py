@@ -36,11 +36,12 @@ def status() -> str:
 def serves(*tensors: Tensor) -> bool:
     """Say whether the kernels take these tensors: on the CPU, of one type that they know."""
     dtype = tensors[0].dtype
-    if dtype not in KINDS or any(t.device.type != "cpu" or t.dtype != dtype for t in tensors):
+    if dtype not in KINDS or not all([t.is_cpu and t.dtype is dtype for t in tensors]):
         return False
     return library()[0] is not None
 
 
+@cache
 def kernel(name: str, dtype: torch.dtype) -> Callable[..., int]:
     """Return a kernel for numbers of a type."""
     function: Callable[..., int] = getattr(library()[0], f"{name}_{KINDS[dtype]}")

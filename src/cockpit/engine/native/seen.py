@@ -38,12 +38,12 @@ class Seen:
     def add(self, fresh: Tensor, more: bool) -> Tensor | None:
         """Enter a product, the last row; return the weights [1, R] of the direction to multiply next."""
         fresh = fresh.to(device="cpu", dtype=torch.float64).contiguous()
-        weights = torch.empty(1, len(fresh), dtype=torch.float64)
-        sizes = (ctypes.c_int64(n) for n in (*fresh.shape, more))
+        sizes = [ctypes.c_int64(n) for n in (*fresh.shape, more)]
+        weights = torch.empty(1, fresh.shape[0], dtype=torch.float64)
         found = self._library.seen_add(self._here, pointer(fresh), *sizes, pointer(weights))
         if found < 0:
             raise Gap(NONFINITE)
-        self.products, self._rows = self.products + 1, len(fresh)
+        self.products, self._rows = self.products + 1, fresh.shape[0]
         return weights if found else None
 
     def value(self) -> tuple[float, float, bool]:

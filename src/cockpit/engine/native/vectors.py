@@ -88,6 +88,9 @@ def takeuchi(squares: Tensor, h: Tensor, epsilon: float) -> Tensor | None:
 
 def _rows(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
     """Return tensors whose rows are without gaps, and where each row begins."""
-    kept = [t.detach() if t.stride(1) == 1 else t.detach().contiguous() for t in tensors]
-    places = [t.data_ptr() + k * t.stride(0) * t.element_size() for t in kept for k in range(len(t))]
+    kept = [t if t.stride(1) == 1 else t.contiguous() for t in tensors]
+    places: list[int] = []
+    for t in kept:
+        begin, step = t.data_ptr(), t.stride(0) * t.element_size()
+        places += [begin + k * step for k in range(t.shape[0])]
     return kept, array(ctypes.c_void_p, places)
