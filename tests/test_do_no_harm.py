@@ -359,3 +359,26 @@ def test_copy_of_a_watched_model_is_not_watched(tmp_path: Path):
             opt.step()
         values.append(package.Run(tmp_path / str(copied)).series("norm_test").values[0])
     assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("config", ["economy", "full"])
+def test_steps_leave_no_garbage(tmp_path: Path, config: str):
+    """What forms a cycle lies about until Python's collector, which stops the training, has walked over everything."""
+    problem = next(p for p in ZOO if p.name == "mlp_tanh")
+    model = problem.build()
+    opt, steps = momentum(model), 30
+    with Cockpit(model, opt, config=config, run=tmp_path / "r") as cockpit:
+        for t in range(2 * steps):
+            if t == steps:  # by now everything has been examined and recorded
+                cockpit._evaluation.settle(wait=True)
+                gc.collect()
+                gc.disable()
+            opt.zero_grad()
+            cockpit.backward(problem.losses(model, *problem.batch(4, 0)))
+            opt.step()
+        cockpit._evaluation.settle(wait=True)
+        try:
+            found = gc.collect()
+        finally:
+            gc.enable()
+    assert found < 8 * steps  # torch walks through trees by functions that call themselves

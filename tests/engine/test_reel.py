@@ -14,9 +14,9 @@ from torch import Tensor
 
 from cockpit.engine import reel as module
 from cockpit.engine.recorder import Recorder
-from cockpit.engine.reel import Reel, Row
+from cockpit.engine.reel import Reel
 from cockpit.engine.statistics import Norm2
-from cockpit.engine.transfer import Sent, packed
+from cockpit.engine.transfer import Arriving, Sent, packed
 from engine.replayed import CUDA
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -37,7 +37,7 @@ def reel_of(device: str, *makers: Callable[[Tensor], Tensor]) -> tuple[Tensor, R
     return source, Reel(recorder, lambda: ([(Norm2(), ("a",))], packed([make(source) for make in found])))
 
 
-def replayed(source: Tensor, reel: Reel, values: range) -> list[Row]:
+def replayed(source: Tensor, reel: Reel, values: range) -> list[Arriving]:
     rows = []
     for value in values:
         source.fill_(value)
@@ -45,7 +45,7 @@ def replayed(source: Tensor, reel: Reel, values: range) -> list[Row]:
     return rows
 
 
-def check(rows: list[Row], values: range) -> None:
+def check(rows: list[Arriving], values: range) -> None:
     for row, value in zip(rows, values, strict=True):
         floats, integers = row.stacks([])
         assert floats.tolist() == [2.0 * value] * 3
@@ -171,7 +171,7 @@ def test_what_is_no_number_arrives_as_it_is(device: str) -> None:
 @DEVICES
 def test_another_thread_may_ask_while_replays_go_on(device: str) -> None:
     source, reel = reel_of(device)
-    rows: list[Row] = []
+    rows: list[Arriving] = []
     done = threading.Event()
 
     def ask() -> None:
@@ -190,8 +190,10 @@ def test_another_thread_may_ask_while_replays_go_on(device: str) -> None:
     check(rows, range(200))
 
 
-def test_on_a_cpu_every_row_is_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_every_row_is_there_at_once(copies: list[Sent], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ON_CPU", 1)
     rows = replayed(*reel_of("cpu"), range(3))
     assert all(row.arrived for row in rows)
+    assert not copies
+    assert [row.size for row in rows] == [48] * 3
     check(rows, range(3))

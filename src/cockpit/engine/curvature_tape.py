@@ -21,10 +21,10 @@ from cockpit.engine.derivatives import by_hand
 from cockpit.engine.diagonals import Entry
 from cockpit.engine.needs import Diagonal
 from cockpit.engine.recorder import Recorder
-from cockpit.engine.reel import Layout, Reel, Row
+from cockpit.engine.reel import Layout, Reel
 from cockpit.engine.saved import Places, Saved
 from cockpit.engine.subject import Subject
-from cockpit.engine.transfer import Packed
+from cockpit.engine.transfer import Arriving, Packed
 
 TOLERANCE = 1e-2
 """How far a replay may be from what it repeats, relative to its length: products of GPUs are rounded to 11 bits."""
@@ -87,7 +87,9 @@ class CurvatureTape:
             generator.manual_seed(seed)
         self._replay()
 
-    def derived(self, owner: object, work: Callable[[], tuple[Layout, Packed]]) -> tuple[Layout, Row] | None:
+    def derived(
+        self, owner: object, work: Callable[[], tuple[Layout, Packed]]
+    ) -> tuple[Layout, Arriving] | None:
         """Return the numbers that follow from the diagonals and from what ``owner`` replays.
 
         None: they cannot be recorded.

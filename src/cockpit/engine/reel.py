@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -66,10 +67,12 @@ class Reel:
             torch._foreach_copy_([self.wound], [torch.cat([self.wound[len(row) :], row])])
         return layout, pack
 
-    def replay(self) -> Row:
+    def replay(self) -> Arriving:
         """Do the work again; return its numbers."""
         with self._lock:
             self._replay()
+            if self._longest == 1:
+                return Here(self._pack, self.wound.numpy().copy())
             if (copy := self._open()) is None:
                 copy = Copy(self)
                 self._open = weakref.ref(copy)
@@ -106,7 +109,7 @@ class Copy:
 
     def begin(self, wound: Tensor) -> None:
         """Copy them."""
-        if not wound.is_cuda:
+        if not wound.is_cuda:  # (a stand-in for a GPU: nobody else waits for others on a CPU)
             self._sent = Sent(wound.clone())
         else:
             with torch.cuda.stream(_stream(self.stream, wound.device)):
@@ -135,19 +138,55 @@ class Copy:
         return found
 
 
-class Row(Arriving):
-    """The numbers of one replay."""
+class _Words(Arriving):
+    """The numbers of one replay, floats before integers."""
 
-    def __init__(self, pack: Packed, copy: Copy) -> None:
+    def __init__(self, pack: Packed) -> None:
         self.shapes = pack.shapes
         self._floats = None if pack.floats is None else len(pack.floats)
         self._integers = None if pack.integers is None else len(pack.integers)
-        self._copy, self._k = copy, copy.count - 1
 
     @property
     def size(self) -> int:
         """How many bytes they are."""
         return 8 * ((self._floats or 0) + (self._integers or 0))
+
+    @abstractmethod
+    def words(self) -> npt.NDArray[Any]:
+        """Return all of them; may wait."""
+
+    def arrays(self) -> list[Array | None]:
+        """Return all floats and all integers, each in one vector (None: there are none); may wait."""
+        words, floats = self.words(), self._floats or 0
+        return [
+            None if self._floats is None else words[:floats].view(np.float64),
+            None if self._integers is None else words[floats:],
+        ]
+
+
+class Here(_Words):
+    """Numbers on a CPU, which wait as an array: Python's garbage collector walks over all else that waits."""
+
+    arrived = True
+
+    def __init__(self, pack: Packed, words: npt.NDArray[Any]) -> None:
+        super().__init__(pack)
+        self._words = words
+
+    def hasten(self) -> None:
+        """Do nothing: they are here."""
+
+    def words(self) -> npt.NDArray[Any]:
+        """Return all of them."""
+        return self._words
+
+
+class Row(_Words):
+    """Numbers that are copied with those of other replays."""
+
+    def __init__(self, pack: Packed, copy: Copy) -> None:
+        super().__init__(pack)
+        self._copy, self._k = copy, copy.count - 1
 
     @property
     def arrived(self) -> bool:
@@ -158,13 +197,9 @@ class Row(Arriving):
         """Have them sent now, if they wait for others."""
         self._copy.hasten()
 
-    def arrays(self) -> list[Array | None]:
-        """Return all floats and all integers, each in one vector (None: there are none); may wait."""
-        words, floats = self._copy.row(self._k, self.size // 8), self._floats or 0
-        return [
-            None if self._floats is None else words[:floats].view(np.float64),
-            None if self._integers is None else words[floats:],
-        ]
+    def words(self) -> npt.NDArray[Any]:
+        """Return all of them; may wait."""
+        return self._copy.row(self._k, self.size // 8)
 
 
 def _nobody() -> None:

@@ -7,9 +7,9 @@ from torch import Tensor
 from cockpit.engine.copying import Copies
 from cockpit.engine.loose import Loose
 from cockpit.engine.recording import Grads, live
-from cockpit.engine.reel import Row
 from cockpit.engine.statistics import Statistic
 from cockpit.engine.tape import Tape
+from cockpit.engine.transfer import Arriving
 from cockpit.engine.use import Use
 
 
@@ -29,7 +29,7 @@ class Replay:
         """Of the open segment, where places are shared."""
         self._taken = 0
         """How many of its calls have come."""
-        self.row: Row
+        self.row: Arriving
         """The numbers known when the pass is over."""
 
     def receive(self, use: Use, grads: Grads) -> None:

@@ -98,16 +98,19 @@ def _plain(*values: Any) -> tuple[Any, ...]:
         torch.stack([t.detach().double().to(device) for t in tensors]).tolist() if tensors else []
     )
 
-    def plain(value: Any) -> Any:
-        if type(value) in READY:
-            return value
-        if isinstance(value, Mapping):
-            return {key: plain(part) for key, part in value.items()}
-        if isinstance(value, Tensor):
-            return value.detach().double().cpu().numpy() if value.ndim else next(numbers)
-        return float(value)
+    return tuple([_plain_one(value, numbers) for value in values])
 
-    return tuple(plain(value) for value in values)
+
+def _plain_one(value: Any, numbers: Iterator[float]) -> Any:
+    """Return a value in plain memory; ``numbers`` are those of tensors of one number, in order."""
+    # (Not a closure: one that calls itself is garbage that only Python's collector frees, at every step.)
+    if type(value) in READY:
+        return value
+    if isinstance(value, Mapping):
+        return {key: _plain_one(part, numbers) for key, part in value.items()}
+    if isinstance(value, Tensor):
+        return value.detach().double().cpu().numpy() if value.ndim else next(numbers)
+    return float(value)
 
 
 def _leaves(values: Iterable[Any]) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -59,6 +59,12 @@ def pointer(t: Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if t is None else t.data_ptr())
 
 
-def array(kind: Any, values: Sequence[int]) -> Any:
+def array(kind: Any, values: Sequence[float]) -> Any:
     """Return numbers side by side."""
-    return (kind * len(values))(*values)
+    return _type_of(kind, len(values))(*values)
+
+
+@lru_cache(maxsize=256)
+def _type_of(kind: Any, length: int) -> Any:
+    """Return the type of an array, which takes longer to make than to use."""
+    return kind * length

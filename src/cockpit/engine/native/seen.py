@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cockpit.engine.native.library import library, pointer
+from cockpit.engine.native.library import array, library, pointer
 from cockpit.engine.precision import NONFINITE
 from cockpit.errors import Gap
 
@@ -30,7 +30,7 @@ class Seen:
         found: Any = library()[0]
         self._library = found
         self._here = ctypes.create_string_buffer(_sizes()[0])
-        given = (ctypes.c_double * len(constants))(*constants)
+        given = array(ctypes.c_double, constants)
         values = values.contiguous()
         sizes = ctypes.c_int64(len(values)), ctypes.c_double(noise)
         self._library.seen_begin(self._here, pointer(values), *sizes, given)
@@ -48,7 +48,7 @@ class Seen:
 
     def value(self) -> tuple[float, float, bool]:
         """Return the value, its residual, and whether it is to be trusted."""
-        found = (ctypes.c_double * 2)()
+        found = array(ctypes.c_double, (0.0, 0.0))
         trusted = self._library.seen_value(self._here, found)
         return found[0], found[1], bool(trusted)
 
