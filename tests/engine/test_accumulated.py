@@ -204,14 +204,6 @@ def test_a_second_pass_keeps_the_first_by_itself() -> None:
     close(accumulated.mean(), expected)
 
 
-def test_anything_in_grad() -> None:
-    model = filled(nn.Linear(3, 2))
-    accumulated = Accumulated(dict(model.named_parameters()))
-    assert not accumulated.anything
-    losses_of(model).mean().backward()
-    assert accumulated.anything
-
-
 def test_hooks_that_may_alter_gradients() -> None:
     model = filled(nn.Linear(3, 2))
     assert not altered(model.parameters())

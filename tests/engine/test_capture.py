@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cockpit.engine.capture import Capture
 from cockpit.engine.layers.formula import FORMULAS, Formula
-from cockpit.engine.use import Use
+from cockpit.engine.use import Use, signature
 from layer_check import filled, normal
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -88,7 +88,7 @@ def test_signature_tells_modes_and_layers_apart_but_not_batch_sizes() -> None:
     for x, training in ((normal(2, 3), True), (normal(5, 3), True), (normal(2, 3), False)):
         model.train(training)
         output = model(x)
-        signatures.append(capture.signature())
+        signatures.append(signature(capture.uses()))
         del output
         capture.forget()
     assert signatures[0] == signatures[1] != signatures[2]

@@ -39,7 +39,7 @@ def trained(start: Callable[..., Cockpit] | None, folder: Path, blind: bool = Fa
         ("cockpit.engine.accumulated.Accumulated.weigh", Cockpit, False),
         ("cockpit.engine.capture.Use.__init__", Cockpit, False),
         ("cockpit.engine.passes.Passes._prepare", Cockpit, True),
-        ("cockpit.engine.step.Step.gradient_versions", attach, False),
+        ("cockpit.engine.passes.gradient_versions", attach, False),
         ("cockpit.engine.proxy.Proxy.__init__", attach, False),
     ],
 )

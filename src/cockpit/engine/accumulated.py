@@ -29,11 +29,6 @@ class Accumulated:
         self._taken = False
         self._own = False
 
-    @property
-    def anything(self) -> bool:
-        """Whether something stands in ``.grad`` already."""
-        return any([p.grad is not None for p in self._parameters.values()])
-
     def snapshot(self) -> None:
         """Remember what stands in ``.grad`` before a backward pass."""
         self._before = {n: p.grad.detach().clone() for n, p in self._parameters.items() if p.grad is not None}

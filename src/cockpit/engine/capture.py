@@ -55,7 +55,8 @@ class Capture:
         self._model, self._called = model, root or model
         self._handles: list[RemovableHandle] = []
         self._uses: list[weakref.ref[Use]] = []
-        self._receiver: Receiver | None = None
+        self.receiver: Receiver | None = None
+        """Who is handed output gradients at the moment."""
         self._replays: dict[str, list[Replay]] = {}
         self._kept: dict[str, Tensor | None] = {}
         """What observers need from before calls that are on their way."""
@@ -71,7 +72,7 @@ class Capture:
     @property
     def listening(self) -> bool:
         """Whether somebody receives gradients at the moment; if not, the pass is one of our own, or nobody's."""
-        return self._receiver is not None
+        return self.receiver is not None
 
     @property
     def armed(self) -> bool:
@@ -114,18 +115,15 @@ class Capture:
 
     def forget(self) -> None:
         """Forget the calls seen so far (their graphs keep what they need)."""
-        for use in self.uses():
-            use.part()
+        for ref in self._uses:
+            if (use := ref()) is not None and use.handle is not None:
+                use.part()
         self._uses.clear()
         self._replays.clear()
         self._kept.clear()
         self.outputs.clear()
         self.failure = None
         self._early = None
-
-    def signature(self) -> tuple[Any, ...]:
-        """Describe the forward pass: which layers were called, in which shape classes, in which mode."""
-        return tuple((*use.key, use.module.training, use.refused) for use in self.uses())
 
     def uses(self) -> list[Use]:
         """Return the calls whose graphs are alive, in forward order."""
@@ -143,11 +141,11 @@ class Capture:
     @contextmanager
     def receive(self, receiver: Receiver | None) -> Iterator[None]:
         """Hand output gradients to ``receiver(use, grads)`` inside the block, or (None) to nobody."""
-        before, self._receiver = self._receiver, receiver
+        before, self.receiver = self.receiver, receiver
         try:
             yield
         finally:
-            self._receiver = before
+            self.receiver = before
 
     def expect(self) -> None:
         """Keep output gradients that come before there is a receiver: a pass we notice only as it runs."""
@@ -181,19 +179,19 @@ class Capture:
         try:
             with self.meter:
                 use = Use(name, module, formula, args, kwargs, outputs, self._moving)
-                states = self._replays.pop(name, None)
-                use.replay = states[-1] if states else None
+                if name in self._replays:
+                    use.replay = self._replays.pop(name)[-1]
                 if name in self._kept and formula.observer is not None:
                     use.observe(_seen(formula.observer, module, self._kept.pop(name), outputs))
                 self._uses.append(weakref.ref(use))
                 if self.keep_outputs:
                     mark(use, outputs)
                 if len(outputs) == 1:
-                    register_own(outputs[0], partial(self._one, use))
+                    register_own(outputs[0], partial(self._arrived, use))
                 else:
                     with own_hooks():
                         several = torch.autograd.graph.register_multi_grad_hook
-                        use.handle = several(outputs, partial(self._all, use))
+                        use.handle = several(outputs, partial(self._arrived, use))
         except Exception as failure:  # nor must this
             self.failure = failure
 
@@ -211,18 +209,17 @@ class Capture:
                 except Exception as failure:
                     self.failure = failure
 
-    def _one(self, use: Use, grad: Tensor) -> None:
-        self._all(use, (grad,))
-
-    def _all(self, use: Use, grads: Any) -> None:
-        if self._receiver is None:
+    def _arrived(self, use: Use, grads: Any) -> None:
+        """Output gradients have come: a tensor, or those of several outputs."""
+        given = (grads,) if isinstance(grads, Tensor) else tuple(grads)
+        if self.receiver is None:
             if self._early is not None:
-                self._early.append((use, tuple(grads)))
+                self._early.append((use, given))
             return
         try:
             with self.meter:
                 use.passed = True
-                self._receiver(use, tuple(grads))
+                self.receiver(use, given)
         except Exception as failure:  # nor a backward pass
             self.failure = failure
 

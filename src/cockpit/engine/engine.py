@@ -30,7 +30,7 @@ from cockpit.engine.proxy import Proxy
 from cockpit.engine.ranks import Ranks
 from cockpit.engine.recorder import Recorder
 from cockpit.engine.requests import UPDATE, Requests, requests
-from cockpit.engine.step import Step
+from cockpit.engine.step import Step, gradient_versions
 from cockpit.engine.step_curvature import Curvatures
 from cockpit.engine.table import Table
 
@@ -178,8 +178,8 @@ class Engine:
             return None  # what one rank has not seen, the others must not wait for
         if step is None or not seen:
             return None
-        rates = None if step.touched or step.gradient_versions() != step.left[0] else rates
-        with self.passes.full_precision(), torch.no_grad():
+        rates = None if step.touched or gradient_versions(step.parameters) != step.left[0] else rates
+        with self.passes.full_precision(), torch.set_grad_enabled(False):
             if step.replay is not None:
                 observed = self.passes.watch.tapes.observed(step, rates, self.curvatures.replayed)
                 updates = self.passes.watch.tapes.last_update(step, rates)

@@ -24,6 +24,8 @@ class Known(Enum):
     UPDATES = "updates"
     """The step taken, θ_{t+1} − θ_t."""
 
+    __hash__ = object.__hash__  # (Enum's own is written in Python, and asked several times a step.)
+
 
 CurvatureName = Literal["diag_h", "diag_ggn_exact", "diag_ggn_mc", "diag_h_auto", "diag_ggn_auto"]
 CURVATURES: tuple[CurvatureName, ...] = (

@@ -39,7 +39,8 @@ class Observed:
     def send(self) -> None:
         """Start the transfer of all small numbers, in one piece."""
         losses = self.known.get(Known.LOSSES)
-        self.send_numbers(self.table, [] if losses is None else [losses])
+        if losses is not None or self.table.entered:
+            self.send_numbers(self.table, [] if losses is None else [losses])
 
     def send_numbers(self, table: Table, losses: Sequence[Tensor] = (), more: bool = False) -> None:
         """Start the transfer of a table's small numbers and of losses, as `add` wants to know of them."""

@@ -24,7 +24,7 @@ from cockpit.engine.replay import Replay
 from cockpit.engine.requests import MEAN, UPDATE, Requests
 from cockpit.engine.roster import Roster
 from cockpit.engine.statistics import Total
-from cockpit.engine.step import Step, Versions
+from cockpit.engine.step import Step, Versions, gradient_versions
 from cockpit.engine.step_curvature import Curvatures
 from cockpit.engine.table import Table
 from cockpit.engine.watch import Watch
@@ -71,6 +71,7 @@ class Passes:
         self._open = ExitStack()
         self._weighed = False
         self._seen: Versions = ()
+        """What stood in ``.grad`` when the pass began."""
         self._seen_early = False
         self._plan: Plan | None = None
 
@@ -96,9 +97,10 @@ class Passes:
     def reached(self) -> None:
         """A backward pass has reached the first output: the last moment to look at ``.grad``."""
         with self.harmless("looking at the gradients"):
-            step = self.step or self.start(self.trainable())
-            self._seen = step.gradient_versions()
+            parameters = self.trainable()
+            self._seen = gradient_versions(parameters)
             self._seen_early = True
+            step = self.step or self.start(parameters)
             if self.asked.lengths or self.asked.sums:
                 step.accumulated.snapshot()
 
@@ -118,24 +120,25 @@ class Passes:
         early = self.capture.early()  # and from here on the passes are our own
         parameters = self.trainable()
         own = own and self.fast and self.ranks is None and not altered(parameters.values())
+        if not self._seen_early:
+            self._seen = gradient_versions(parameters)
+        self._seen_early = False
         step = self.step or self.start(parameters, own)
         if not step.entered:
             step.own = own
         else:
             self._one_more(step, own)
         step.entered += 1
-        if not self._seen_early:
-            self._seen = step.gradient_versions()
-        self._seen_early = False
         if losses is not None and known:
             step.losses.append(losses.detach())
         plan = None
         if self.asked.individual or self.asked.diagonals:
-            plan = self.plans(losses, examples, step.parameters)
+            uses = self.capture.uses()
+            plan = self.plans(losses, examples, step.parameters, uses)
             if plan is not self._plan:
                 self._plan = plan
                 self.cover(plan.ways)
-            self.watch.open(step, self.asked, plan, losses, examples, self.alone)
+            self.watch.open(step, self.asked, plan, uses, losses, examples, self.alone)
         self._keep_parameters(step)
         if self._reads_gradients:
             step.accumulated.enter(examples, own)
@@ -148,7 +151,7 @@ class Passes:
         if losses is not None and known and not own:
             self._weighed = False
             self._open.callback(losses.register_hook(lambda w: self._weigh(w, losses)).remove)
-        self._open.enter_context(self.watch.listening(step, losses, early))
+        self.watch.listen(step, losses, early)
 
     def _one_more(self, step: Step, own: bool) -> None:
         """Make ready for another micro-batch of the step, if one was not expected."""
@@ -167,15 +170,16 @@ class Passes:
     def leave(self) -> None:
         """Note that the backward pass is over."""
         step = self.step
+        self.watch.hush()
         self._open.close()
         if (failure := self.capture.failure) is not None:
             self.failures.append(f"in a hook: {type(failure).__name__}: {failure}")
         if step is not None:
-            changed = self._changed(step)
-            if not changed and step.entered:
+            step.left = step.versions()
+            if step.entered and not any(map(_has_changed, step.left[0], self._seen)):
                 self._cancel(step)
             elif step.replay is None or not self._replayed(step, step.replay):
-                self._end(step, self.watch.batch, changed)
+                self._end(step, self.watch.batch)
                 if step.recording is not None and not self.failures:
                     with self.full_precision():
                         self.watch.record(step)
@@ -184,7 +188,7 @@ class Passes:
 
     def _replayed(self, step: Step, replay: Replay) -> bool:
         assert self._plan is not None
-        with self.full_precision(), torch.no_grad():
+        with self.full_precision(), torch.set_grad_enabled(False):
             done = self.watch.end_replay(step, replay, self.asked, self._plan)
         self._keep_parameters(step)
         if step.spoiled:
@@ -193,11 +197,12 @@ class Passes:
             )
         return done
 
-    def _end(self, step: Step, batch: Batch | None, changed: set[str]) -> None:
+    def _end(self, step: Step, batch: Batch | None) -> None:
         if batch is not None:
             batch.end()
             # (Data-parallel wrappers fill in gradients of parameters that only other ranks use.)
-            for name in set(batch.plan.names(Way.UNUSED)) & changed if self.ranks is None else ():
+            unused = set(batch.plan.names(Way.UNUSED)) if self.ranks is None else set()
+            for name in unused and unused & self._changed(step):
                 reason = "its gradient came from a backward pass inside the backward pass"
                 step.table.begin_using(name, reason)
                 self.cover({name: Coverage(Way.NONE, reason)})
@@ -227,15 +232,12 @@ class Passes:
 
     def _changed(self, step: Step) -> set[str]:
         """Return the parameters whose ``.grad`` is not what it was on entering."""
-        step.left = now, _ = step.versions()
-        return {
-            name
-            for name, version, seen in zip(step.parameters, now, self._seen, strict=True)
-            if version is not None and version != seen
-        }
+        changed = map(_has_changed, step.left[0], self._seen)
+        return {name for name, has in zip(step.parameters, changed, strict=True) if has}
 
     def abandon(self) -> None:
         """Forget the step."""
+        self.watch.hush()
         self._open.close()
         self.watch.batch = self.step = None
         self.capture.forget()
@@ -258,9 +260,10 @@ class Passes:
         return self._roster.trainable
 
     def start(self, parameters: dict[str, Tensor], own: bool = False) -> Step:
-        """Begin a step; ``own``: the objective of its first pass is ours."""
+        """Begin a step, when gradients have been looked at; ``own``: the objective of its first pass is ours."""
         step = Step(parameters, Table(parameters), Accumulated(parameters))
-        step.plain = own and self.plain_step and not step.accumulated.anything
+        step.fresh = not any(self._seen)
+        step.plain = own and self.plain_step and step.fresh
         self.step = step
         return step
 
@@ -310,6 +313,10 @@ class Passes:
                 self.curvatures.enter(losses, batch.plan, step.table, self.usual_batches == 1, batch.keep)
             if self._reads_gradients:
                 step.accumulated.weigh(known, losses)
+
+
+def _has_changed(now: tuple[int, int] | None, seen: tuple[int, int] | None) -> bool:
+    return now is not None and now != seen
 
 
 def _copied(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

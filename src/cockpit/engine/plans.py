@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from cockpit.engine.capture import Capture
 from cockpit.engine.coverage import Plan, batch_norms, couple_examples, shape_plan
 from cockpit.engine.examination import Examination
+from cockpit.engine.use import Use, signature
 
 PROOFS = 4
 """How often in a row a forward pass is examined while a gradient vanishes; then at powers of two: some never grow."""
@@ -27,16 +28,18 @@ class Plans:
         self._plans: dict[Any, Plan] = {}
         self._visits: dict[Any, int] = {}
 
-    def __call__(self, losses: Tensor | None, examples: int, parameters: Mapping[str, Tensor]) -> Plan:
+    def __call__(
+        self, losses: Tensor | None, examples: int, parameters: Mapping[str, Tensor], uses: Sequence[Use]
+    ) -> Plan:
         """Return by which way each parameter is served in the forward pass at hand, checking new ones.
 
-        ``parameters`` is another object whenever the model has changed.
+        ``parameters`` is another object whenever the model has changed; ``uses`` are the calls of layers.
         """
         if parameters is not self._parameters:
             self._parameters, self._names = parameters, tuple(parameters)
             self._norms = batch_norms(self._model)
         coupled = couple_examples(self._norms)
-        key = (self._capture.signature(), self._names, coupled, examples == 1, losses is None)
+        key = (signature(uses), self._names, coupled, examples == 1, losses is None)
         known = self._plans.get(key)
         if known is not None:
             visits = self._visits[key] = self._visits.get(key, 1) + 1

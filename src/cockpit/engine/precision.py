@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+_AS_IT_IS = nullcontext()
+
 NONFINITE = "nonfinite: a product with the curvature matrix holds inf or nan"
 """Why there is no number that would follow from such a product."""
 
@@ -19,7 +21,7 @@ def wide_dtype(device: torch.device) -> torch.dtype:
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """Return a block in which nothing is rounded to a lower precision (at no cost where that is so already)."""
     if not torch.is_autocast_enabled(device_type):
-        return nullcontext()
+        return _AS_IT_IS
     return torch.autocast(device_type, enabled=False)
 
 

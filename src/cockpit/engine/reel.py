@@ -51,7 +51,10 @@ class Reel:
             ROOM // 8 if self._longest > 1 else 0, dtype=torch.int64, device=recorder.device
         )
         """All rows side by side, the newest last."""
-        self._replay, (self.layout, self._pack) = recorder.record(partial(self._recorded, work))
+        self._replay, (self.layout, pack) = recorder.record(partial(self._recorded, work))
+        self._pack = pack  # (its memory is written by every replay)
+        self._form = Form(pack)
+        self._here: npt.NDArray[Any] | None = self.wound.numpy() if self._longest == 1 else None
         self._lock = threading.Lock()  # the writing thread asks for rows, too, when the training pauses
         self._open: Callable[[], Copy | None] = _nobody
         """The copy to which the next row belongs, as long as somebody waits for one of its rows."""
@@ -71,8 +74,8 @@ class Reel:
         """Do the work again; return its numbers."""
         with self._lock:
             self._replay()
-            if self._longest == 1:
-                return Here(self._pack, self.wound.numpy().copy())
+            if self._here is not None:
+                return Here(self._form, self._here.copy())
             if (copy := self._open()) is None:
                 copy = Copy(self)
                 self._open = weakref.ref(copy)
@@ -81,7 +84,7 @@ class Reel:
                 copy.stream = torch._C._cuda_getCurrentRawStream(self.wound.device.index)
             if copy.count == self.rows:
                 self._send(copy)
-            return Row(self._pack, copy)
+            return Row(self._form, copy)
 
     def send(self, copy: Copy) -> None:
         """Begin to copy, unless that has begun."""
@@ -138,18 +141,27 @@ class Copy:
         return found
 
 
-class _Words(Arriving):
-    """The numbers of one replay, floats before integers."""
+class Form:
+    """How many numbers a replay makes, floats before integers, and the tensors they are of."""
 
     def __init__(self, pack: Packed) -> None:
         self.shapes = pack.shapes
-        self._floats = None if pack.floats is None else len(pack.floats)
-        self._integers = None if pack.integers is None else len(pack.integers)
+        self.floats = None if pack.floats is None else len(pack.floats)
+        self.integers = None if pack.integers is None else len(pack.integers)
+        self.size = 8 * ((self.floats or 0) + (self.integers or 0))
+        """In bytes."""
+
+
+class _Words(Arriving):
+    """The numbers of one replay."""
+
+    def __init__(self, form: Form) -> None:
+        self._form, self.shapes = form, form.shapes
 
     @property
     def size(self) -> int:
         """How many bytes they are."""
-        return 8 * ((self._floats or 0) + (self._integers or 0))
+        return self._form.size
 
     @abstractmethod
     def words(self) -> npt.NDArray[Any]:
@@ -157,10 +169,11 @@ class _Words(Arriving):
 
     def arrays(self) -> list[Array | None]:
         """Return all floats and all integers, each in one vector (None: there are none); may wait."""
-        words, floats = self.words(), self._floats or 0
+        words, form = self.words(), self._form
+        floats = form.floats or 0
         return [
-            None if self._floats is None else words[:floats].view(np.float64),
-            None if self._integers is None else words[floats:],
+            None if form.floats is None else words[:floats].view(np.float64),
+            None if form.integers is None else words[floats:],
         ]
 
 
@@ -169,8 +182,8 @@ class Here(_Words):
 
     arrived = True
 
-    def __init__(self, pack: Packed, words: npt.NDArray[Any]) -> None:
-        super().__init__(pack)
+    def __init__(self, form: Form, words: npt.NDArray[Any]) -> None:
+        super().__init__(form)
         self._words = words
 
     def hasten(self) -> None:
@@ -184,8 +197,8 @@ class Here(_Words):
 class Row(_Words):
     """Numbers that are copied with those of other replays."""
 
-    def __init__(self, pack: Packed, copy: Copy) -> None:
-        super().__init__(pack)
+    def __init__(self, form: Form, copy: Copy) -> None:
+        super().__init__(form)
         self._copy, self._k = copy, copy.count - 1
 
     @property

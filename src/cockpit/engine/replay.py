@@ -12,6 +12,8 @@ from cockpit.engine.tape import Tape
 from cockpit.engine.transfer import Arriving
 from cockpit.engine.use import Use
 
+ANOTHER = "the backward pass took another way than when it was recorded"
+
 
 class Replay:
     """Copies what arrives to its places and evaluates segment by segment.
@@ -22,6 +24,8 @@ class Replay:
 
     def __init__(self, tape: Tape, loose: Loose | None) -> None:
         self.tape, self.loose = tape, loose
+        self.lost = tape.cut or loose is not None
+        """Whether what arrives is let go of before the pass is over."""
         self.received: list[tuple[Use, Grads]] = []
         self.failure: Exception | None = None
         self._arrived = self._evaluated = 0
@@ -34,34 +38,30 @@ class Replay:
 
     def receive(self, use: Use, grads: Grads) -> None:
         """Take a call's output gradients; what fails is kept in `failure`."""
-        if self.failure is not None and self.lost:
+        if not self.lost:  # all of it is kept, and looked at when the pass is over
+            self.received.append((use, grads))
             return
-        if self.failure is None:
-            try:
-                segment = self._segment_of(use)
-                if self._taken and segment != self._evaluated:
-                    self._evaluate()
-                if segment is None and self.loose is not None:
-                    self.loose.receive(use, grads)
-                    return
-                if self.tape.cut:
-                    self._take(use, grads)
-                    return
-            except Exception as failure:
-                self.failure = failure
-        self.received.append((use, grads))
-
-    @property
-    def lost(self) -> bool:
-        """Whether some of the pass was let go already."""
-        return self.tape.cut or self.loose is not None
+        if self.failure is not None:
+            return
+        try:
+            segment = self._segment_of(use)
+            if self._taken and segment != self._evaluated:
+                self._evaluate()
+            if segment is None and self.loose is not None:
+                self.loose.receive(use, grads)
+            elif self.tape.cut:
+                self._take(use, grads)
+            else:
+                self.received.append((use, grads))
+        except Exception as failure:
+            self.failure = failure
 
     def _segment_of(self, use: Use) -> int | None:
-        order, k = self.tape.order, self._arrived
-        if k >= len(order) or order[k][0] != use.name:
-            raise RuntimeError("the backward pass took another way than when it was recorded")
+        names, k = self.tape.names, self._arrived
+        if k >= len(names) or names[k] != use.name:
+            raise RuntimeError(ANOTHER)
         self._arrived += 1
-        return order[k][2]
+        return self.tape.order[k][2]
 
     def _take(self, use: Use, grads: Grads) -> None:
         """Copy what is large at once, so that nothing large is kept alive until the segment is complete."""
@@ -90,7 +90,9 @@ class Replay:
         """Evaluate the rest, when the pass is over."""
         if self.failure is not None:
             raise self.failure
-        if self._arrived < len(self.tape.order):
+        if not self.lost and [use.name for use, _ in self.received] != self.tape.names:
+            raise RuntimeError(ANOTHER)
+        if self.lost and self._arrived < len(self.tape.names):
             raise RuntimeError("the backward pass ended before the recorded one")
         if self._taken:
             self._evaluate()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,11 @@ from cockpit.engine.table import Table
 
 Versions = Sequence[tuple[int, int] | None]
 """Tensors' identities and how often each has been written into; None where there is none."""
+
+
+def gradient_versions(parameters: Mapping[str, Tensor]) -> Versions:
+    """Return what identifies the present content of every ``.grad``, in the order of the parameters."""
+    return [None if (grad := p.grad) is None else (id(grad), grad._version) for p in parameters.values()]
 
 
 @dataclass(eq=False)
@@ -48,6 +53,8 @@ class Step:
     separations: dict[Statistic, dict[str, Tensor]] = field(default_factory=dict)
     plain: bool = False
     """Whether the update is expected to be a multiple of ``.grad``."""
+    fresh: bool = True
+    """Whether nothing stood in ``.grad`` when its first pass began."""
     left: tuple[Versions, Sequence[int]] = ((), ())
     """What gradients and parameters were when the last pass ended."""
     looked: bool = False
@@ -64,15 +71,9 @@ class Step:
         """Examples of this process that count."""
         return sum(b.examples_counted for b in self.batches) or sum(len(x) for x in self.losses)
 
-    def gradient_versions(self) -> Versions:
-        """Return what identifies the present content of every ``.grad``, in the order of the parameters."""
-        return [
-            None if (grad := p.grad) is None else (id(grad), grad._version) for p in self.parameters.values()
-        ]
-
     def versions(self) -> tuple[Versions, list[int]]:
         """Return what identifies the present content of every ``.grad``, and of the parameters that have one."""
-        gradients = self.gradient_versions()
+        gradients = gradient_versions(self.parameters)
         values = self.parameters.values()
         return gradients, [p._version if seen else 0 for p, seen in zip(values, gradients, strict=True)]
 
@@ -105,6 +106,8 @@ class Step:
     def all_notes(self) -> list[tuple[str, str]]:
         """Return what is worth an event: examples left out, and what was noted on the way."""
         notes = list(self.notes)
+        if not self.batches:
+            return notes
         dropped = sum(b.examples - b.examples_counted for b in self.batches)
         if dropped:
             text = f"{dropped} examples of weight zero were left out of the statistics"

@@ -131,7 +131,8 @@ class Table:
 
     def shrink(self, needed: Collection[Need]) -> None:
         """Let go of statistics as large as the parameters, but for those that are needed."""
-        self._joined = {s: row for s, row in self._joined.items() if s.small or s in needed}
+        if self._joined:
+            self._joined = {s: row for s, row in self._joined.items() if s.small or s in needed}
 
     def derive(self, statistic: Derived, examples: int) -> None:
         """Compute a derived statistic from its sources."""

@@ -151,6 +151,8 @@ class Tape:
     ) -> None:
         self.asked, self.last, self.order = asked, last, recording.order
         self.segments, self.loose = recording.segments, recording.loose
+        self.names = [name for name, *_ in self.order]
+        """The layers of calls as their output gradients come."""
         self.cut = not recording.whole
         """Whether segments share their places, so that nothing of them is left when the optimiser moves."""
         self.addresses = [p.data_ptr() for p in asked.parameters.values()]

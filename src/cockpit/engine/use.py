@@ -6,7 +6,7 @@ Inputs are kept without their graph, and by the graph: a hook on the outputs hol
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from functools import partial
 from typing import Any
@@ -116,6 +116,11 @@ class Use:
     def intact(self) -> bool:
         """Say whether the kept inputs are still what the layer saw (nobody wrote into them since)."""
         return [t._version for t in self.inputs] == self.versions
+
+
+def signature(uses: Iterable[Use]) -> tuple[Any, ...]:
+    """Describe a forward pass: which layers were called, in which shape classes, in which mode."""
+    return tuple([(*use.key, use.module.training, use.refused) for use in uses])
 
 
 def mark(use: Use, outputs: list[Tensor]) -> None:

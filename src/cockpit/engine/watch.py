@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from math import isclose
 from typing import Any
@@ -61,6 +59,7 @@ class Watch:
         self._share: float | None = None
         """The weight of each example times their number, last time that weights were told (None: they differed)."""
         self._asked: Asked | None = None
+        self._handles: list[RemovableHandle] = []
 
     def close(self) -> None:
         """Forget everything."""
@@ -77,19 +76,28 @@ class Watch:
         return self._memory
 
     def open(
-        self, step: Step, asked: Requests, plan: Plan, losses: Tensor | None, examples: int, alone: bool
+        self,
+        step: Step,
+        asked: Requests,
+        plan: Plan,
+        uses: list[Use],
+        losses: Tensor | None,
+        examples: int,
+        alone: bool,
     ) -> None:
         """Prepare for a pass; ``alone``: neither another micro-batch nor another process is expected."""
-        if not (alone and self._simple(step, asked) and self._replays(step, asked, plan, losses, examples)):
+        simple = alone and self._simple(step, asked)
+        if not (simple and self._replays(step, asked, plan, uses, losses, examples)):
             self._reduce(step, asked, plan, losses, examples, alone)
 
-    def _replays(self, step: Step, asked: Requests, plan: Plan, losses: Tensor | None, examples: int) -> bool:
+    def _replays(
+        self, step: Step, asked: Requests, plan: Plan, uses: list[Use], losses: Tensor | None, examples: int
+    ) -> bool:
         """Prepare to replay a pass, or at least to record it; return whether it is replayed."""
         last = self.motion.recalled()
         if asked.recalls and not last:
             return False
         weight = (self._share if step.losses and not step.own and self._share else 1) / examples
-        uses = self.capture.uses()
         shapes = tuple([(use.name, *[x.shape for x in use.inputs]) for use in uses])
         self._kind = (id(plan), asked.needs, shapes, bool(step.losses), step.own, weight, step.plain)
         step.replay = self.tapes.begin(self._kind, last, partial(self._loose, step, losses))
@@ -109,7 +117,7 @@ class Watch:
         """Say whether the step may be replayed: weights all the same, gradients new, nothing asked for but numbers."""
         if not self.fast or (step.losses and not step.own and self._share is None):
             return False
-        if step.entered > 1 or step.accumulated.anything or not Recorder.serves(self._device):
+        if step.entered > 1 or not step.fresh or not Recorder.serves(self._device):
             return False
         return not asked.vectors and not asked.keeps
 
@@ -170,24 +178,24 @@ class Watch:
             batch.serve(losses)
         return batch
 
-    @contextmanager
-    def listening(self, step: Step, losses: Tensor | None, early: list[tuple[Use, Grads]]) -> Iterator[None]:
-        """Receive output gradients inside the block; some may have come before."""
+    def listen(self, step: Step, losses: Tensor | None, early: list[tuple[Use, Grads]]) -> None:
+        """Receive output gradients until `hush`; some may have come before."""
         meeting = self.batch
         if step.replay is not None and step.replay.loose is not None:
             meeting = step.replay.loose.batch
         if meeting is None and step.replay is None:
-            yield
             return
         for use, grads in early:
             self._receive(step, use, grads)
-        handles = [] if meeting is None or losses is None else self._meeting(meeting, losses)
-        try:
-            with self.capture.receive(partial(self._receive, step)):
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        if meeting is not None and losses is not None:
+            self._handles = self._meeting(meeting, losses)
+        self.capture.receiver = partial(self._receive, step)
+
+    def hush(self) -> None:
+        """Receive nothing any more."""
+        self.capture.receiver = None
+        while self._handles:
+            self._handles.pop().remove()
 
     def _receive(self, step: Step, use: Use, grads: Grads) -> None:
         """Take a call's output gradients."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from cockpit.engine.needs import Need
@@ -34,7 +35,10 @@ class Agenda:
         self.due: list[Quantity] = []
         self.waiting: list[Quantity] = []
         """Quantities of the step before that need the coming one, too."""
-        self._quantities, self._memory, self._budget, self._recorder = quantities, memory, budget, recorder
+        self._memory, self._budget, self._recorder = memory, budget, recorder
+        groups = [list(group) for _, group in groupby(quantities, key=lambda quantity: id(quantity.when))]
+        self._groups = [(group[0].when, group) for group in groups]
+        """Quantities side by side that share a schedule, which is asked once."""
         self._adaptive = frozenset(q for q in quantities if q.adaptive)
         self._asked: dict[Any, frozenset[Need]] = {}
         """What was asked for lately: at intervals, kinds of step alternate."""
@@ -53,13 +57,14 @@ class Agenda:
 
     def plan(self, step: int) -> None:
         """Decide once what is due at a step."""
-        due = []
-        for quantity in self._quantities:
+        due: list[Quantity] = []
+        for when, group in self._groups:
             try:
-                if quantity.when(step):
-                    due.append(quantity)
+                if when(step):
+                    due += group
             except Exception as failure:
-                self._recorder.failure(step, quantity.name, f"its schedule raised {failure!r}")
+                for quantity in group:
+                    self._recorder.failure(step, quantity.name, f"its schedule raised {failure!r}")
         self.due = self.due if due == self.due else due  # the same object saves comparing what is in it
         if self._budget is not None:
             with self._recorder.guarded(step, "budget"):

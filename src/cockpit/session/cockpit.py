@@ -33,6 +33,7 @@ from cockpit.session.checks import (
 )
 from cockpit.session.evaluation import Evaluation
 from cockpit.session.guard import Guard
+from cockpit.session.objective import Objective
 from cockpit.session.optimizers import Optimizers
 from cockpit.session.pending import Pending
 from cockpit.session.recorder import Recorder
@@ -93,6 +94,8 @@ class Cockpit:
         self._memory: dict[str, Memory] = {q.name: {} for q in self.quantities}
         self._covered: tuple[Any, dict[str, tuple[str, str]]] = (None, {})
         self._watching = self._closed = self._started = False
+        self._guards: dict[str, Guard] = {}
+        self._objective = Objective()
         self._fell_asleep: int | None = None
         """The first of the steps at which the session rests, where it does."""
         name = preset_of(self.quantities)
@@ -128,10 +131,10 @@ class Cockpit:
         """
         self._check_open("backward")
         if self._optimizers.resting:
-            losses.mean().backward()
+            self._objective.backward(losses)
             return
         with Watched(self, checked_losses(losses, "backward"), own=True):
-            losses.mean().backward()
+            self._objective.backward(losses)
 
     def watch(self, losses: Tensor | None = None) -> AbstractContextManager[None]:
         """Watch the one backward pass inside the block, whoever calls it and however it weighs the losses.
@@ -175,6 +178,7 @@ class Cockpit:
         self._memory.clear()
         self._evaluation.close()
         self._agenda.forget()
+        self._objective.forget()
 
     def __enter__(self) -> Self:
         return self
@@ -367,7 +371,11 @@ class Cockpit:
         return False
 
     def _guarded(self, doing: str) -> Guard:
-        return Guard(self._failed, doing)
+        """Return the guard around what is done (a guard has no state, so that one serves all steps)."""
+        guard = self._guards.get(doing)
+        if guard is None:
+            guard = self._guards[doing] = Guard(self._failed, doing)
+        return guard
 
     def _failed(self, doing: str, failure: Exception) -> None:
         """Give up the step: watching must never end a training."""

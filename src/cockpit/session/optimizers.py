@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import nan
 from operator import itemgetter
 from typing import Any
 
@@ -41,7 +43,7 @@ class Optimizers:
         self._told = True
         for k, optimizer in enumerate(optimizers):
             self._handles.append(optimizer.register_step_pre_hook(self._pre))
-            self._handles.append(optimizer.register_step_post_hook(lambda *_, k=k: self._post(k)))
+            self._handles.append(optimizer.register_step_post_hook(partial(self._post, k)))
         self._rates = self._learning_rates()
         self._view: OptimizerView | None = None
         self._members: list[list[int]] = []
@@ -54,7 +56,7 @@ class Optimizers:
         self._rates = self._learning_rates()
         self._before()
 
-    def _post(self, which: int) -> None:
+    def _post(self, which: int, *_: Any) -> None:
         if self.resting:
             self._after()
             return
@@ -94,8 +96,11 @@ class Optimizers:
         return parameter.grad._version != version and not bool(parameter.grad.any())
 
     def _learning_rates(self) -> list[tuple[list[Any], float]]:
-        groups = [g for optimizer in self._optimizers for g in optimizer.param_groups]
-        return [(g["params"], float(g.get("lr", float("nan")))) for g in groups]
+        return [
+            (g["params"], float(g.get("lr", nan)))
+            for optimizer in self._optimizers
+            for g in optimizer.param_groups
+        ]
 
     @property
     def learning_rate(self) -> float:
@@ -142,7 +147,14 @@ class Optimizers:
     @property
     def plain(self) -> bool:
         """Whether all of them are plain gradient descent."""
-        return all(_plain_sgd(o) for o in self._optimizers)
+        # (Loops, because this is asked twice a step: calls would take longer than what they do.)
+        for optimizer in self._optimizers:
+            if type(optimizer) is not torch.optim.SGD:
+                return False
+            for group in optimizer.param_groups:
+                if any(_extras(group)):
+                    return False
+        return True
 
     def remove(self) -> None:
         """Take all hooks off."""
@@ -153,11 +165,3 @@ class Optimizers:
 
 
 _extras = itemgetter("momentum", "dampening", "weight_decay", "nesterov", "maximize")
-
-
-def _plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
-    if type(optimizer) is not torch.optim.SGD:
-        return False
-    return not any(
-        [any(_extras(group)) for group in optimizer.param_groups]
-    )  # a list: faster than a generator

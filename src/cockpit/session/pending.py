@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -176,6 +175,8 @@ class Backlog:
         self._patient = patient
         self._most = 1
         """How many steps like the newest may wait for each other."""
+        self._newest = (0, True)
+        """How many bytes of numbers the newest has, and whether it has nothing else."""
         self._patience = PATIENCE
         self._last = -PATIENCE
 
@@ -186,11 +187,10 @@ class Backlog:
         """Let a step wait."""
         self._steps.append(step)
         if self._patient:
-            newest = [
-                p.observed for p in islice(reversed(self._steps), 2)
-            ]  # large and small ones may alternate
-            largest = max(1, max(seen.size for seen in newest))
-            self._most = min(LONGEST, 1 + LARGEST // largest) if all(seen.small for seen in newest) else 1
+            size, small = self._newest  # large and small ones may alternate
+            self._newest = step.observed.size, step.observed.small
+            largest = max(1, size, self._newest[0])
+            self._most = min(LONGEST, 1 + LARGEST // largest) if small and self._newest[1] else 1
 
     @property
     def ripe(self) -> bool:
