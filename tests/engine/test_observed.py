@@ -41,7 +41,7 @@ def test_small_numbers_and_losses_arrive() -> None:
     assert np.array_equal(norms, torch.stack(list(NORMS.values())).numpy())
     assert o.table.stacked(HISTOGRAM)[1].dtype == np.int64
     assert torch.equal(o.known[Known.LOSSES], normal(4, seed=2))
-    assert o.notes == []
+    assert o.notes == ()
 
 
 def test_what_is_as_large_as_a_parameter_stays_where_it_is() -> None:
@@ -141,9 +141,9 @@ def test_numbers_that_are_none_are_noted_when_they_are_known() -> None:
     lengths = {"a": torch.tensor(torch.nan), "b": torch.tensor(1.0)}
     o.table.enter(Length(Known.GRADIENTS), lengths, everywhere=True)
     o.send()
-    assert o.notes == []
+    assert o.notes == ()
     o.settle()
-    assert o.notes == [
+    assert list(o.notes) == [
         ("nonfinite_loss", "2 of the losses are NaN or infinite: examples [1, 2]"),
         ("nonfinite_gradient", "NaN or infinite gradients in 1 parameters: ['a']"),
     ]
@@ -162,3 +162,27 @@ def test_statistics_of_a_parameters_size_may_be_derived_from_later() -> None:
     o.send()
     o.settle()
     assert torch.equal(o.table.by_parameter(SquareSum())["b"], PARAMETERS["b"])
+
+
+def test_steps_that_are_alike_wait_with_one_table_and_are_settled_with_their_own() -> None:
+    one, two = (Observed(2, Table({"a": normal(1)}), {Known.LOSSES: None}) for _ in range(2))
+    for k, step in enumerate((one, two)):
+        step.add(
+            [(Length(Known.GRADIENTS), ("a",))], Transfer(packed([torch.tensor(4.0 + k), normal(2, seed=k)]))
+        )
+    table, known = one.table, one.known
+    two.share(table, known)
+    assert two.table is table
+    assert two.known is known
+    for k, step in enumerate((one, two)):
+        step.settle()
+        assert step.table.stacked(Length(Known.GRADIENTS))[1].tolist() == [4.0 + k]
+        assert torch.equal(step.known[Known.LOSSES], normal(2, seed=k))
+    assert not table.has(Length(Known.GRADIENTS))
+    assert known == {Known.LOSSES: None}
+
+
+def test_what_holds_numbers_is_not_shared() -> None:
+    one, two = (Observed(2, Table({}), {Known.LOSSES: normal(2, seed=k)}) for k in range(2))
+    two.share(one.table, one.known)
+    assert torch.equal(two.known[Known.LOSSES], normal(2, seed=1))

@@ -65,7 +65,7 @@ def test_numbers_are_those_of_the_single_steps(scaling: Callable[[int], Scaling]
             assert np.array_equal(together.table.stacked(statistic)[1][k], values)
             assert np.array_equal(found.table.stacked(statistic)[1], values)
             assert together.table.stacked(statistic)[1].dtype == values.dtype
-        assert found.notes == alone.notes == []
+        assert found.notes == alone.notes == ()
     assert together.table.has(UPDATE) == (scaling is not None)
 
 

@@ -87,3 +87,19 @@ def test_counts_above_the_reach_of_floats_stay_exact() -> None:
 def test_numbers_that_are_none_arrive_as_they_are() -> None:
     (found,) = stacks([torch.tensor([torch.nan, torch.inf, -torch.inf])], [])
     assert np.array_equal(found, [np.nan, np.inf, -np.inf], equal_nan=True)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_both_vectors_joined_are_their_words(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr("cockpit.engine.transfer.words", lambda tensors: None)
+    tensors = [*MIXED, normal(4, 3, seed=3).T, normal(5, seed=4).float()[::2]]
+    pack = packed(tensors)
+    assert pack.floats is not None
+    assert pack.integers is not None
+    row = pack.joined()
+    assert row.dtype == torch.int64
+    assert torch.equal(row[: len(pack.floats)].view(torch.float64), pack.floats)
+    assert torch.equal(row[len(pack.floats) :], pack.integers)
+    flat = [t.double().flatten() for t in tensors if t.is_floating_point()]
+    assert torch.equal(pack.floats, torch.cat(flat))

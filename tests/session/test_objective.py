@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cockpit.session import objective as module
 from cockpit.session.objective import LATELY, Objective
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -75,6 +76,20 @@ def test_a_kind_of_tensor_of_its_own_has_a_mean_of_its_own() -> None:
     Objective().backward((weights * torch.arange(3.0)).as_subclass(Doubled))
     assert weights.grad is not None
     assert torch.allclose(weights.grad, torch.arange(3.0) * 2 / 3)
+
+
+def test_who_replaced_the_backward_pass_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, plain = [], torch.autograd.backward
+    monkeypatch.setattr(torch.autograd, "backward", lambda *args: (calls.append(args), plain(*args)))
+    weights = torch.ones(3, requires_grad=True)
+    Objective().backward(weights * 1)
+    assert len(calls) == 1
+    assert weights.grad is not None
+
+
+def test_a_torch_without_that_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_run", None)
+    test_gradients_are_those_of_the_mean_bit_by_bit(torch.float32, 7)
 
 
 def test_kinds_are_forgotten_when_there_are_many() -> None:

@@ -196,11 +196,14 @@ class Capture:
             self.failure = failure
 
     def _root(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
         found = (output,) if isinstance(output, Tensor) else tensors_in(output)
         tensors = [t for t in found if t.requires_grad and t.is_floating_point()]
-        if tensors and torch.is_grad_enabled():
+        if tensors:
             inputs = args if args and isinstance(args[0], Tensor) else tensors_in((args, kwargs))
-            self.examples = next((t.shape[0] for t in inputs if isinstance(t, Tensor) and t.ndim > 0), 0)
+            sizes = [t.shape[0] for t in inputs if isinstance(t, Tensor) and t.ndim > 0]
+            self.examples = sizes[0] if sizes else 0
             if self.keep_outputs:  # the only tensors we hold ourselves; the newest calls are enough
                 self.outputs = [*self.outputs, *tensors][-4 * len(tensors) :]
             if self.on_outputs is not None:

@@ -47,7 +47,7 @@ class Motion:
 
     def recalled(self) -> Vectors:
         """Return the step before; nothing if the gradient it is a multiple of was overwritten since."""
-        if not all(self._is_intact(name, vector) for name, (vector, _) in self.last.items()):
+        if not all([self._is_intact(name, vector) for name, (vector, _) in self.last.items()]):
             self.untouched = False  # gradients are zeroed in place: from now on with copies
             return {}
         return self.last

@@ -19,7 +19,7 @@ from cockpit.engine.table import Table
 from cockpit.engine.transfer import Arriving, Transfer, packed
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Observed:
     """The outcome of a step; its numbers are on their way to the host until `settle` is called."""
 
@@ -29,7 +29,7 @@ class Observed:
     eigenvalues: dict[TopEigenvalue, Any] = field(default_factory=dict)
     methods: dict[Need, Any] = field(default_factory=dict)
     variances: dict[Need, float] = field(default_factory=dict)
-    notes: list[tuple[str, str]] = field(default_factory=list)
+    notes: Sequence[tuple[str, str]] = ()
     """(kind, text) of things worth an event."""
     scaling: Scaling | None = None
     """What follows from the numbers by factors known on the host."""
@@ -65,25 +65,39 @@ class Observed:
     @property
     def small(self) -> bool:
         """Whether it holds nothing but small numbers, so that it may wait for others."""
-        return not self.heavy and all(statistic.small for statistic in self.table.entered)
+        return not self.heavy and all([statistic.small for statistic in self.table.entered])
 
     @property
     def size(self) -> int:
         """How many bytes of numbers are under way."""
-        return sum(numbers.size for _, numbers, _ in self.sent)
+        return sum([numbers.size for _, numbers, _ in self.sent])
 
     @property
     def arrived(self) -> bool:
         """Whether `settle` would not wait."""
-        return all(numbers.arrived for _, numbers, _ in self.sent)
+        return all([numbers.arrived for _, numbers, _ in self.sent])
 
     def hasten(self) -> None:
         """Have numbers sent that wait for those of other steps."""
         for _, numbers, _ in self.sent:
             numbers.hasten()
 
+    def own(self) -> Table:
+        """Return its table, to enter numbers into: not the empty one that it may `share`."""
+        if not self.table.entered:
+            self.table = self.table.emptied()
+        self.known = dict(self.known)
+        return self.table
+
+    def share(self, table: Table, known: dict[Known, Any]) -> None:
+        """Wait with the empty table of a step that is alike: Python's garbage collector walks over all that wait."""
+        told = {*self.known.values(), *known.values()} - {None}
+        if not (told or self.table.entered or table.entered) and self.known.keys() == known.keys():
+            self.table, self.known = table, known
+
     def settle(self) -> None:
         """Take the numbers as they arrive on the host, and note what is not finite."""
+        self.own()
         for layout, numbers, more in self.sent:
             arrays = numbers.stacks([len(names) for _, names in layout])
             settle = self.table.settle_more if more else self.table.settle
@@ -93,8 +107,8 @@ class Observed:
                 self.known[Known.LOSSES] = torch.from_numpy(arrays[-1])
         if self.scaling is not None:
             self.scaling.apply(self.table)
-        self.sent.clear()
-        self.notes += self._nonfinite()
+        self.sent = []  # (a new one: another thread may be comparing the old one)
+        self.notes = (*self.notes, *self._nonfinite())
 
     def _nonfinite(self) -> list[tuple[str, str]]:
         notes = []

@@ -61,8 +61,7 @@ class Reel:
 
     def _recorded(self, work: Callable[[], tuple[Layout, Packed]]) -> tuple[Layout, Packed]:
         layout, pack = work()
-        floats = [] if pack.floats is None else [pack.floats.view(torch.int64)]
-        row = torch.cat([*floats, *([] if pack.integers is None else [pack.integers])])
+        row = pack.joined()
         self.rows = max(1, min(self._longest, ROOM // max(1, row.nbytes)))
         self.wound = self.wound[: self.rows * len(row)] if self.rows > 1 else row
         if self.rows > 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeGuard, TypeVar
 
@@ -81,7 +82,7 @@ class Script(TorchDispatchMode):
 
     def repeat(self) -> None:
         """Do all of it again."""
-        with torch.no_grad():
+        with nullcontext() if not torch.is_grad_enabled() else torch.no_grad():
             for call in self._calls:
                 call()
 

@@ -103,13 +103,13 @@ class Step:
         found = {n: t / max(1, examples) for n, t in self.table.by_parameter(Total()).items()}
         return found if self.table.used <= set(found) else None
 
-    def all_notes(self) -> list[tuple[str, str]]:
+    def all_notes(self) -> Sequence[tuple[str, str]]:
         """Return what is worth an event: examples left out, and what was noted on the way."""
-        notes = list(self.notes)
+        notes = tuple(self.notes)
         if not self.batches:
             return notes
         dropped = sum(b.examples - b.examples_counted for b in self.batches)
         if dropped:
             text = f"{dropped} examples of weight zero were left out of the statistics"
-            notes.append(("zero_weight", text))
+            notes = (*notes, ("zero_weight", text))
         return notes

@@ -57,6 +57,8 @@ class Tapes:
         self._memory = 0
         self._taken: tuple[Any, Any, dict[str, tuple[Tensor, float]]] = (None, None, {})
         """The last step taken, of a kind and at rates; most are like the one before."""
+        self._scaling = Scaling()
+        """Of the last step, likewise."""
         self.failure: str | None = None
         """Why nothing is recorded any more. (Its words: an exception would keep the whole pass alive.)"""
 
@@ -170,7 +172,7 @@ class Tapes:
             table.void(UPDATE, too_large(self._memory))
         if replay.loose is not None:
             replay.loose.observe(observed, {name: self._last[name] for name in tape.loose if asked.late})
-        observed.scaling = Scaling(rates if asked.plain else None, step.last_factors)
+        observed.scaling = self._scaled(rates if asked.plain else None, step.last_factors)
         derived = None
         if curved is not None and replay.loose is None:
             derived = curved.derived(tape, partial(_packed_with, curved, replay))
@@ -179,6 +181,11 @@ class Tapes:
         elif derived is not None:
             observed.add(*derived)
         return observed
+
+    def _scaled(self, rates: Mapping[str, float] | None, last: Mapping[str, float]) -> Scaling:
+        if self._scaling.rates is not rates or self._scaling.last != last:
+            self._scaling = Scaling(rates, last)
+        return self._scaling
 
     def last_update(self, step: Step, rates: Mapping[str, float] | None) -> dict[str, tuple[Tensor, float]]:
         """Return the step taken, as it is kept."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cockpit.engine.native.vectors import words
 from cockpit.engine.precision import wide_dtype
 
 Array = npt.NDArray[np.float64]
@@ -28,6 +29,15 @@ class Packed:
     integers: Tensor | None
     shapes: tuple[tuple[torch.Size, bool], ...]
     """Shape of every tensor, and whether it holds integers."""
+    words: Tensor | None = None
+    """Both in one vector of int64, where they lie so."""
+
+    def joined(self) -> Tensor:
+        """Return both in one vector of int64, floats (float64) by their bits."""
+        if self.words is not None:
+            return self.words
+        floats = [] if self.floats is None else [self.floats.view(torch.int64)]
+        return torch.cat([*floats, *([] if self.integers is None else [self.integers])])
 
 
 def packed(tensors: Sequence[Tensor]) -> Packed:
@@ -39,6 +49,14 @@ def packed(tensors: Sequence[Tensor]) -> Packed:
     for t, (shape, whole) in zip(tensors, shapes, strict=True):
         flat = t if len(shape) == 1 else t.reshape(-1)
         (integers if whole else floats).append(flat if flat.device == device else flat.to(device))
+    if device.type == "cpu" and (row := words([*floats, *integers])) is not None:
+        split = sum([t.numel() for t in floats])
+        return Packed(
+            row[:split].view(torch.float64) if floats else None,
+            row[split:] if integers else None,
+            shapes,
+            row,
+        )
     return Packed(
         _joined(floats, wide_dtype(device)) if floats else None,
         _joined(integers, torch.int64) if integers else None,

@@ -42,6 +42,8 @@ class Agenda:
         self._adaptive = frozenset(q for q in quantities if q.adaptive)
         self._asked: dict[Any, frozenset[Need]] = {}
         """What was asked for lately: at intervals, kinds of step alternate."""
+        self._usual: tuple[Any, Any, frozenset[Need]] = (None, None, frozenset())
+        """What was due and waited at the step before, and what was asked of it, if that is the same every time."""
         self._late: tuple[Any, list[Quantity]] = (None, [])
         """Those that need the following step, of what was due."""
 
@@ -74,8 +76,11 @@ class Agenda:
 
     def needs(self, step: int) -> frozenset[Need]:
         """Return what is asked of a step; the same object as long as it is the same."""
+        if self._usual[0] is self.due and self._usual[1] is self.waiting:
+            return self._usual[2]
         asking = (tuple(map(id, self.due)), tuple(map(id, self.waiting)))
         if asking in self._asked and not self.adapts:
+            self._usual = self.due, self.waiting, self._asked[asking]
             return self._asked[asking]
         needs = {need for q in self.waiting for need in q.needs_after}
         for quantity in self.due:
@@ -94,4 +99,5 @@ class Agenda:
 
     def forget(self) -> None:
         """Ask anew, whatever was asked before."""
+        self._usual = None, None, frozenset()
         self._asked.clear()

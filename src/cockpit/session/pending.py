@@ -18,6 +18,7 @@ import numpy as np
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.stretch import Settled, alike
+from cockpit.engine.table import Table
 from cockpit.quantities.quantity import Observation, OptimizerView, Quantity
 
 LAG = 4
@@ -69,8 +70,9 @@ class Pending:
 
     def like(self, other: Pending) -> bool:
         """Say whether it can be recorded together with another step."""
+        ours, its = self.view, other.view
         return (
-            (self.view.name, self.view.plain_sgd) == (other.view.name, other.view.plain_sgd)
+            (ours is its or (ours.name, ours.plain_sgd) == (its.name, its.plain_sgd))
             and self.coverage is other.coverage
             and self.due == other.due
             and alike(self.observed, other.observed)
@@ -173,9 +175,11 @@ class Backlog:
     def __init__(self, patient: bool = True) -> None:
         self._steps: deque[Pending] = deque()
         self._patient = patient
+        self._newest: tuple[Observed, Table, dict[Known, Any]] | None = None
+        """The newest step, if it is small, with what it held when it came."""
         self._most = 1
         """How many steps like the newest may wait for each other."""
-        self._newest = (0, True)
+        self._size = (0, True)
         """How many bytes of numbers the newest has, and whether it has nothing else."""
         self._patience = PATIENCE
         self._last = -PATIENCE
@@ -185,12 +189,22 @@ class Backlog:
 
     def add(self, step: Pending) -> None:
         """Let a step wait."""
+        if self._patient:
+            self._share(step.observed)
         self._steps.append(step)
         if self._patient:
-            size, small = self._newest  # large and small ones may alternate
-            self._newest = step.observed.size, step.observed.small
-            largest = max(1, size, self._newest[0])
-            self._most = min(LONGEST, 1 + LARGEST // largest) if small and self._newest[1] else 1
+            size, small = self._size  # large and small ones may alternate
+            self._size = step.observed.size, step.observed.small
+            largest = max(1, size, self._size[0])
+            self._most = min(LONGEST, 1 + LARGEST // largest) if small and self._size[1] else 1
+
+    def _share(self, newest: Observed) -> None:
+        """Let steps that are alike share what they have in common."""
+        before, self._newest = self._newest, None
+        if newest.small:
+            if before is not None and alike(before[0], newest):
+                newest.share(*before[1:])
+            self._newest = newest, newest.table, newest.known
 
     @property
     def ripe(self) -> bool:
@@ -227,3 +241,4 @@ class Backlog:
     def clear(self) -> None:
         """Forget all of them."""
         self._steps.clear()
+        self._newest = None

@@ -1,9 +1,10 @@
-/* Products, combinations and lengths of long vectors of float32 or float64, each had from one look at them.
+/* Products, combinations and lengths of long vectors of float32 or float64, each had from one look at them; copies.
  *
  * Everything is summed in float64, where the product of two float32 numbers is exact. A block of every vector is
  * widened at a time, and stays in the cache for all that is done with it.
  */
 #include <stdint.h>
+#include <string.h>
 
 enum { BLOCK = 256, LANES = 8 };
 
@@ -21,6 +22,15 @@ static double dot(const double *restrict a, const double *restrict b) {
     first += second + third + fourth;
     for (int l = 0; l < LANES; l++) sum += first[l];
     return sum;
+}
+
+/* Put vectors behind each other, in words of 8 bytes: float32 where it is `narrow`, which becomes float64. */
+void words(const void *const *vectors, const int64_t *sizes, const int64_t *narrow, int64_t count, char *out) {
+    for (int64_t k = 0; k < count; out += 8 * sizes[k++])
+        if (narrow[k])
+            for (int64_t i = 0; i < sizes[k]; i++) ((double *)out)[i] = ((const float *)vectors[k])[i];
+        else
+            memcpy(out, vectors[k], 8 * (size_t)sizes[k]);
 }
 
 #define BODY "vectors.h"

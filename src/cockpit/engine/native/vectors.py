@@ -1,4 +1,4 @@
-"""Products, combinations, lengths and sums of long vectors on a CPU by the C kernels, or None where there are none."""
+"""Products, combinations, lengths, sums and copies of vectors on a CPU by the C kernels, or None without them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cockpit.engine.native.library import array, kernel, pointer, run, serves
+from cockpit.engine.native.library import array, kernel, library, pointer, run, serves
 
 BLOCK = 256
 """Of ``vectors.c``."""
+WORDS = (torch.float64, torch.int64, torch.float32)
+"""What `words` takes as it is."""
 
 
 def inner(rows: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor | None:
@@ -83,6 +85,24 @@ def takeuchi(squares: Tensor, h: Tensor, epsilon: float) -> Tensor | None:
         pointer(found),
         kept=(squares, h, found),
     )
+    return found
+
+
+def words(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Return numbers on a CPU behind each other, int64: the bits of float64 and int64, float32 as float64."""
+    call: Any = None if library()[0] is None else getattr(library()[0], "words", None)
+    kept = [
+        t if t.dtype in WORDS else t.to(torch.float64 if t.is_floating_point() else torch.int64)
+        for t in tensors
+    ]
+    kept = [t.contiguous() for t in kept]
+    if call is None or not all(t.is_cpu for t in kept):
+        return None
+    sizes = [t.numel() for t in kept]
+    found = torch.empty(sum(sizes), dtype=torch.int64)
+    places = array(ctypes.c_void_p, [t.data_ptr() for t in kept])
+    lengths, narrow = (array(ctypes.c_int64, x) for x in (sizes, [t.dtype == torch.float32 for t in kept]))
+    run(call, places, lengths, narrow, ctypes.c_int64(len(kept)), pointer(found), kept=(kept, found))
     return found
 
 
