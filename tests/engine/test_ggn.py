@@ -102,8 +102,10 @@ def test_estimates_agree_with_the_exact_diagonal_within_their_errors(name):
     assert found.total_standard_error is not None
     for parameter, trace in found.trace_by_parameter.items():
         error = float(found.standard_error[parameter])
-        assert 0 < error < float(exact[parameter])
-        assert abs(float(trace - exact[parameter])) < 4 * error
+        assert error < float(exact[parameter])
+        # (The squares of signs do not vary: of a last layer's bias they tell the diagonal exactly.)
+        assert abs(float(trace - exact[parameter])) <= 4 * error + 1e-12 * float(exact[parameter])
+    assert float(found.total_standard_error) > 0
     total = sum(float(t) for t in found.trace_by_parameter.values())
     assert abs(total - sum(float(t) for t in exact.values())) < 4 * float(found.total_standard_error)
 

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cockpit.engine import loss_roots as module
 from cockpit.engine.loss_graph import LossGraph, loss_hessian
 from cockpit.engine.loss_kinds import root_of
-from cockpit.engine.loss_roots import DenseRoot, Root, SeparateRoot, Signed, SoftmaxRoot
+from cockpit.engine.loss_roots import DenseRoot, Root, SeparateRoot, Signed, SoftmaxRoot, signed
 from cockpit.errors import Gap
 
 F64 = torch.float64
@@ -197,3 +198,17 @@ def test_draws_come_from_the_private_generator_only():
     assert torch.equal(first, again)
     assert torch.equal(torch.get_rng_state(), before)
     assert math.isfinite(float(first.sum()))
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (7, 9), (64,), (2, 5, 13)])
+@pytest.mark.parametrize("native", [True, False])
+def test_signs_are_as_likely_and_the_same_without_kernels(shape, native, monkeypatch):
+    sizes = torch.rand(shape, dtype=F64, generator=torch.Generator().manual_seed(3))
+    expected = [signed(sizes, torch.Generator().manual_seed(seed)) for seed in range(200)]
+    if not native:
+        monkeypatch.setattr(module, "negated", lambda x, bits: None)
+        found = [signed(sizes, torch.Generator().manual_seed(seed)) for seed in range(200)]
+        assert all(map(torch.equal, found, expected))
+    assert all(torch.equal(x.abs(), sizes) for x in expected)
+    mean = torch.stack([x.sign() for x in expected]).mean(0)
+    assert float(mean.abs().max()) < 5 / 200**0.5

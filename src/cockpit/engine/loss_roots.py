@@ -4,7 +4,7 @@ $\Lambda_n = \sum_c \pm s_{nc} s_{nc}^\top$ makes the diagonal of $J_n^\top \Lam
 $(J_n^\top s_{nc})^2$; one random vector with $\mathbb{E}[v_n v_n^\top] = \Lambda_n$ estimates it. Softmax
 cross-entropy and losses that act on every output number by itself (squared errors, binary cross-entropy) are
 recognised by their action on random vectors, whoever wrote them; they need no matrix and draw the textbook's
-samples: labels from the model's own prediction, and normal numbers.
+samples: labels from the model's own prediction, and random signs, whose squares do not vary as normal numbers' do.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.loss_graph import LossGraph, unsplit
+from cockpit.engine.native import negated
 from cockpit.engine.parts import wide
 
 COLUMNS = 16
@@ -101,7 +102,7 @@ class SoftmaxRoot(Root):
 
 @dataclass(frozen=True, eq=False)
 class SeparateRoot(Root):
-    r"""A loss of each number by itself: $\Lambda = \mathrm{diag}(c)$; a draw is $\sqrt{c} \odot N(0, I)$."""
+    r"""A loss of each number by itself: $\Lambda = \mathrm{diag}(c)$; a draw is $\sqrt{c} \odot \pm 1$."""
 
     graph: LossGraph
     entries: Tensor
@@ -126,9 +127,9 @@ class SeparateRoot(Root):
                 yield sign, self.graph.stacked(columns)
 
     def draw(self, generator: torch.Generator) -> Iterator[Signed]:
-        """Yield weighted normal numbers."""
+        """Yield weights of random signs."""
         for sign, part in self._parts():
-            yield sign, self.graph.stacked((part * normal(part, generator))[None])
+            yield sign, self.graph.stacked(signed(part, generator)[None])
 
     def _parts(self) -> list[tuple[float, Tensor]]:
         if self.convex or not bool((self.entries < 0).any()):
@@ -168,10 +169,10 @@ class DenseRoot(Root):
                 yield sign, self.graph.stacked(chosen.movedim(2, 0))
 
     def draw(self, generator: torch.Generator) -> Iterator[Signed]:
-        """Yield combinations of the columns with normal numbers."""
+        """Yield combinations of the columns with random signs."""
         for sign, part in ((1.0, self.positive), (-1.0, self.negative)):
             if sign > 0 or used(part):
-                vector = torch.einsum("nij,nj->ni", part, normal(part[:, 0], generator))
+                vector = torch.einsum("nij,nj->ni", part, signed(torch.ones_like(part[:, 0]), generator))
                 yield sign, self.graph.stacked(vector[None])
 
 
@@ -181,7 +182,17 @@ def used(x: Tensor) -> list[int]:
     return found
 
 
-def normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return normal numbers shaped like a tensor, drawn on the generator's device."""
-    numbers = torch.randn(like.shape, dtype=like.dtype, device=generator.device, generator=generator)
-    return numbers.to(like.device)
+def signed(sizes: Tensor, generator: torch.Generator) -> Tensor:
+    """Return numbers of these sizes (none negative) with random signs, drawn on the generator's device."""
+    if generator.device.type != "cpu" or not sizes.is_cpu:
+        numbers = torch.randn(sizes.shape, dtype=sizes.dtype, device=generator.device, generator=generator)
+        return torch.copysign(sizes, numbers.to(sizes.device))
+    # On a CPU one bit for each, since to draw a number takes longer than to use it.
+    bits = torch.empty(-(-sizes.numel() // 64), dtype=torch.int64).random_(
+        -(2**63), None, generator=generator
+    )
+    sizes = sizes.contiguous()
+    if (found := negated(sizes, bits)) is not None:
+        return found
+    picked = (bits[:, None] >> torch.arange(64)) & 1
+    return torch.where(picked.flatten()[: sizes.numel()].view(sizes.shape) == 1, -sizes, sizes)

@@ -7,7 +7,7 @@ from cockpit.engine.binning import edge_array
 from cockpit.engine.histograms import Histogram2d
 from cockpit.engine.needs import Need
 from cockpit.quantities.bins import Adaptation, NoAdaptation, Range
-from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading
+from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading, Readings
 from cockpit.store.record import Histogram, Histograms
 
 
@@ -33,6 +33,10 @@ class GradHist2d(Quantity):
         return [policy if policy.when(step) else NoAdaptation() for policy in policies]
 
     @property
+    def stretches(self) -> bool:
+        return not self.adaptive
+
+    @property
     def adaptive(self) -> bool:
         return self.adapt != (None, None)
 
@@ -48,12 +52,17 @@ class GradHist2d(Quantity):
             edge_array(rows, *statistic.gradient_range),
             edge_array(columns, *statistic.parameter_range),
         )
-        inside, outside = counts[:, :cut].reshape(-1, rows, columns), counts[:, cut:]
+        inside = counts[..., :cut].reshape(*counts.shape[:-1], rows, columns)
+        outside = counts[..., cut:]
+        whole, beyond = inside.sum(-3), outside.sum(-2).tolist()
+        if counts.ndim > 2:  # a stretch of steps
+            parts = [Histograms(names, a, both, b) for a, b in zip(inside, outside, strict=True)]
+            together = [Histogram(a, both, *b) for a, b in zip(whole, beyond, strict=True)]
+            return Readings(together, parts if self.by_parameter else None)
         each = Histograms(names, inside, both, outside) if self.by_parameter else {}
-        whole = Histogram(inside.sum(0), both, *outside.sum(0).tolist())
         first, second = self._due(o.step)
         o.memory["range"] = (
             first.adapted(statistic.gradient_range, o),
             second.adapted(statistic.parameter_range, o),
         )
-        return Reading(whole, each)
+        return Reading(Histogram(whole, both, *beyond), each)

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from cockpit.engine.lanczos import Eigenpair
 from cockpit.engine.needs import Need, TopEigenvalue
 from cockpit.engine.tracking import TrackedEigenvalue
 from cockpit.errors import Gap
-from cockpit.quantities.quantity import Observation, Quantity, Reading
+from cockpit.quantities.quantity import Observation, Quantity, Reading, reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +43,31 @@ class HessMaxEV(Quantity):
     def needs(self) -> tuple[Need, ...]:
         return (self._need(False), self._need(True)) if self.by_parameter else (self._need(False),)
 
+    stretches = True
+
     def compute(self, o: Observation) -> Reading:
-        pair = _found(o, self._need(False))[""]
-        blocks = _found(o, self._need(True)) if self.by_parameter else {}
-        doubt = f"not_converged: residual {pair.residual:.2g} after {pair.products} products"
-        status = "ok" if pair.converged else doubt
-        more = {"residual": pair.residual, "products": float(pair.products)}
-        return Reading(pair.value, {name: block.value for name, block in blocks.items()}, status, more)
+        pairs = [found[""] for found in _found(o, self._need(False))]
+        blocks = _found(o, self._need(True)) if self.by_parameter else [{}] * len(pairs)
+        names = tuple(blocks[0])
+        each = np.array([[found[name].value for name in names] for found in blocks])
+        value, residual, products = np.array([(p.value, p.residual, p.products) for p in pairs]).T
+        status = ["ok" if p.converged else _doubt(p) for p in pairs]
+        if not isinstance(o.eigenvalues[self._need(False)], list):
+            value, each, residual, products = value[0], each[0], residual[0], products[0]
+        return reading(value, names, each if names else None, status, residual=residual, products=products)
 
 
-def _found(o: Observation, need: TopEigenvalue) -> Mapping[str, Eigenpair]:
+def _doubt(pair: Eigenpair) -> str:
+    return f"not_converged: residual {pair.residual:.2g} after {pair.products} products"
+
+
+def _found(o: Observation, need: TopEigenvalue) -> list[Mapping[str, Eigenpair]]:
+    """Return what was found at the step, or at each of a stretch."""
     found = o.eigenvalues.get(need)
-    if found is None:
-        raise Gap("no_losses: the Hessian needs the losses of the step")
-    if isinstance(found, Gap):
-        raise found
-    return found
+    steps: list[Any] = found if isinstance(found, list) else [found]
+    for one in steps:
+        if one is None:
+            raise Gap("no_losses: the Hessian needs the losses of the step")
+        if isinstance(one, Gap):
+            raise one
+    return steps

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from cockpit.engine.lanczos import Eigenpair
 from cockpit.engine.needs import Known, Need, TopEigenvalue
 from cockpit.engine.statistics import Statistic
 from cockpit.engine.table import Table
@@ -49,7 +48,7 @@ class Observation:
     optimizer: OptimizerView
     memory: Memory
     known: Mapping[Known, Any] = field(default_factory=dict)
-    eigenvalues: Mapping[TopEigenvalue, Mapping[str, Eigenpair] | Gap] = field(default_factory=dict)
+    eigenvalues: Mapping[TopEigenvalue, Any] = field(default_factory=dict)
     curvature_method: Mapping[Need, str | Gap] = field(default_factory=dict)
     trace_variance: Mapping[Need, float] = field(default_factory=dict)
     clock: float = 0.0

@@ -147,7 +147,7 @@ class _Alike:
     def part(self, start: int, stop: int) -> Observation:
         """Return what quantities may look at in several steps at once: statistics, losses, variances, [S, …].
 
-        Learning rates, which change from step to step, are not there.
+        What was found of eigenvalues is in lists. Learning rates, which change from step to step, are not there.
         """
         assert self._settled is not None
         if (start, stop) not in self._parts:
@@ -159,8 +159,9 @@ class _Alike:
             variances: Any = {
                 need: np.array([o.variances[need] for o in steps]) for need in p.observed.variances
             }
+            eigenvalues = {need: [o.eigenvalues.get(need) for o in steps] for need in p.observed.eigenvalues}
             self._parts[start, stop] = Observation(
-                p.step, p.observed.examples, table, view, {}, known, {}, methods, variances
+                p.step, p.observed.examples, table, view, {}, known, eigenvalues, methods, variances
             )
         return self._parts[start, stop]
 

@@ -36,7 +36,7 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("build", sys.argv[1])
 build = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(build)
-print(build.load().count_float is not None)
+print(build.load().counted_float is not None)
 """
 
 

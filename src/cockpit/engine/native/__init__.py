@@ -5,7 +5,7 @@ from cockpit.engine.native.histogram import count, count_outer, places
 from cockpit.engine.native.images import Taps, patches
 from cockpit.engine.native.library import serves, status
 from cockpit.engine.native.seen import look
-from cockpit.engine.native.vectors import combine, inner, lengths, takeuchi
+from cockpit.engine.native.vectors import combine, inner, lengths, negated, takeuchi
 
 __all__ = [
     "Taps",
@@ -16,6 +16,7 @@ __all__ = [
     "inner",
     "lengths",
     "look",
+    "negated",
     "outer_statistics",
     "patches",
     "places",

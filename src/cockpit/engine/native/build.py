@@ -24,7 +24,7 @@ FLAGS = (
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
 )
 SOURCES = (
-    *("histogram.c", "flat.h", "outer.h", "outer_by_column.h", "fused.h"),
+    *("histogram.c", "flat.h", "outer.h", "outer_by_column.h", "fused.h", "counted.h"),
     *("vectors.c", "vectors.h", "images.c", "images.h", "seen.c", "for_types.h"),
 )
 PATIENCE = 60

@@ -152,7 +152,7 @@ static void NAME(flat_by_column)(const Grid *g, Table *h, const real *x, int64_t
     }
 }
 
-int NAME(count)(const Grid *g, const real *x, int64_t n, int64_t m, const int32_t *place, int64_t *out) {
+static int NAME(count)(const Grid *g, const real *x, int64_t n, int64_t m, const int32_t *place, int64_t *out) {
     Table h;
     if (table_open(&h, g, out)) return 1;
     if (place == NULL) NAME(flat)(g, &h, x, n * m);

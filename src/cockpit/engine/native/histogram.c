@@ -90,6 +90,48 @@ static void ordered(const Grid *g, int64_t *counts) {
     counts[g->bins] = under;
 }
 
+/* A table of counts by rows and columns, one column more than there are if some positions have none. */
+typedef struct {
+    Grid grid;
+    int64_t columns; /* without that one */
+    const int32_t *place;
+    int32_t *own; /* places with a column for those that have none */
+    int64_t *table;
+} Columns;
+
+static int columns_open(Columns *c, const Grid *g, const int32_t *place, int64_t positions) {
+    int32_t least = 0, greatest = 0;
+    c->grid = *g, c->columns = g->columns, c->place = place, c->own = NULL, c->table = NULL;
+    for (int64_t j = 0; j < positions && place != NULL; j++) {
+        least = place[j] < least ? place[j] : least;
+        greatest = place[j] > greatest ? place[j] : greatest;
+    }
+    if (least < -1 || greatest >= g->columns) return 2;
+    if (least < 0) {
+        c->place = c->own = malloc((size_t)positions * sizeof *c->own);
+        if (c->own == NULL) return 1;
+        for (int64_t j = 0; j < positions; j++) c->own[j] = place[j] < 0 ? (int32_t)c->columns : place[j];
+        c->grid.columns++;
+    }
+    c->table = calloc((size_t)((g->bins + 4) * c->grid.columns), sizeof *c->table);
+    return c->table == NULL;
+}
+
+static int columns_close(Columns *c, int failed, int64_t *counts) {
+    const int64_t bins = c->grid.bins, width = c->grid.columns, columns = c->columns;
+    int64_t *rest = counts + bins * columns; /* below, above, NaN, infinite */
+    for (int64_t r = 0; r < bins && !failed; r++)
+        memcpy(counts + r * columns, c->table + (r + 1) * width, (size_t)columns * sizeof *counts);
+    for (int64_t k = 0; k < 4 && !failed; k++) {
+        const int64_t *row = c->table + (k == 0 ? 0 : k == 1 ? bins + 1 : bins + k) * width;
+        rest[k] = 0;
+        for (int64_t j = 0; j < columns; j++) rest[k] += row[j];
+    }
+    for (int64_t r = 0; r < bins + 4 && width > columns && !failed; r++) rest[2] += c->table[r * width + columns];
+    free(c->own), free(c->table);
+    return failed;
+}
+
 #define JOIN(a, b) a##_##b
 #define EXPAND(a, b) JOIN(a, b)
 #define NAME(a) EXPAND(a, real)
@@ -137,6 +179,7 @@ static inline int compress_double(const double *x, double *to) {
 #include "outer.h"
 #include "outer_by_column.h"
 #include "fused.h"
+#include "counted.h"
 #undef real
 #undef integer
 #undef INTEGER_MAX
@@ -155,3 +198,4 @@ static inline int compress_double(const double *x, double *to) {
 #include "outer.h"
 #include "outer_by_column.h"
 #include "fused.h"
+#include "counted.h"

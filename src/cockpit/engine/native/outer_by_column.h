@@ -151,8 +151,8 @@ static int NAME(count_outer_by_column)(const Grid *g, Table *h, const real *a, c
     return failed;
 }
 
-int NAME(count_outer)(const Grid *g, const real *a, const real *b, int64_t n, int64_t na, int64_t nb,
-                      const int32_t *place, int64_t *out) {
+static int NAME(count_outer)(const Grid *g, const real *a, const real *b, int64_t n, int64_t na, int64_t nb,
+                             const int32_t *place, int64_t *out) {
     Table h;
     if (table_open(&h, g, out)) return 1;
     const int failed = place == NULL ? NAME(count_outer_flat)(g, &h, a, b, n, na, nb)

@@ -129,6 +129,14 @@ static inline void NAME(terms)(const real *restrict s, const real *restrict h, i
     }
 }
 
+/* Numbers x [n], negative where a bit is set. */
+void NAME(negated)(const real *restrict x, const uint64_t *restrict bits, int64_t n, real *restrict out) {
+    for (int64_t i = 0; i < n; i += 64) {
+        const int size = (int)(n - i < 64 ? n - i : 64);
+        for (int j = 0; j < size; j++) out[i + j] = bits[i / 64] >> j & 1 ? -x[i + j] : x[i + j];
+    }
+}
+
 void NAME(takeuchi)(const real *s, const real *h, int64_t n, double epsilon, double weak, double *out) {
     out[0] = out[1] = out[2] = 0;
     for (int64_t i = 0; i < n; i += BLOCK)

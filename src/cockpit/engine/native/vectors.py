@@ -88,6 +88,16 @@ def takeuchi(squares: Tensor, h: Tensor, epsilon: float) -> Tensor | None:
     return found
 
 
+def negated(x: Tensor, bits: Tensor) -> Tensor | None:
+    """Return numbers, contiguous, negative where one of the bits, int64, is set."""
+    if not serves(x):
+        return None
+    found = torch.empty_like(x)
+    size = ctypes.c_int64(x.numel())
+    run(kernel("negated", x.dtype), pointer(x), pointer(bits), size, pointer(found), kept=(x, bits, found))
+    return found
+
+
 def words(tensors: Sequence[Tensor]) -> Tensor | None:
     """Return numbers on a CPU behind each other, int64: the bits of float64 and int64, float32 as float64."""
     call: Any = None if library()[0] is None else getattr(library()[0], "words", None)
