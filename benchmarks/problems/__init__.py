@@ -1,4 +1,4 @@
-"""The problems: six of DeepOBS, residual networks, a language model, a recurrent network."""
+"""The problems: six of DeepOBS, residual networks, language models, a recurrent network."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from benchmarks.problems.problem import Problem
 
 PROBLEMS: dict[str, Problem] = {
     problem.name: problem
-    for problem in (*deepobs.PROBLEMS, *residual.PROBLEMS, transformer.GPT, recurrent.CHAR_LSTM)
+    for problem in (*deepobs.PROBLEMS, *residual.PROBLEMS, *transformer.PROBLEMS, recurrent.CHAR_LSTM)
 }

@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50 (He et al., 2016), with BatchNorm in training mode.
+"""ResNet-18 and ResNet-50 (He et al., 2016), and their ResNet for CIFAR at its smallest; BatchNorm in training mode.
 
 Images of 32 pixels get the stem for CIFAR (a 3 × 3 convolution, no pooling) and 10 classes; larger ones
 that of ImageNet and 1000 classes.
@@ -40,15 +40,15 @@ class Block(nn.Module):
         return found
 
 
-def resnet(scale: Scale, blocks: tuple[int, ...], bottleneck: bool, image: int) -> nn.Module:
-    """Return a network with so many blocks in each of four stages."""
+def resnet(scale: Scale, blocks: tuple[int, ...], bottleneck: bool, image: int, stem: int = 64) -> nn.Module:
+    """Return a network with so many blocks in each stage; the first is as wide as the stem, each next one twice."""
     small = (scale.image or image) <= 64
-    stem = nn.Conv2d(3, 64, 3, 1, 1, bias=False) if small else nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-    layers: list[nn.Module] = [stem, nn.BatchNorm2d(64), nn.ReLU()]
+    first = nn.Conv2d(3, stem, 3, 1, 1, bias=False) if small else nn.Conv2d(3, stem, 7, 2, 3, bias=False)
+    layers: list[nn.Module] = [first, nn.BatchNorm2d(stem), nn.ReLU()]
     layers += [] if small else [nn.MaxPool2d(3, 2, 1)]
-    inputs = 64
+    inputs = stem
     for stage, count in enumerate(blocks):
-        width = 64 * 2**stage
+        width = stem * 2**stage
         for k in range(count):
             layers.append(Block(inputs, width, 2 if stage and not k else 1, bottleneck))
             inputs = 4 * width if bottleneck else width
@@ -62,6 +62,13 @@ def _batch(n: int, scale: Scale, data: Data, image: int) -> Batch:
 
 
 PROBLEMS = (
+    Problem(
+        "cifar10_resnet8",
+        partial(resnet, blocks=(1, 1, 1), bottleneck=False, image=32, stem=16),
+        partial(_batch, image=32),
+        128,
+        learning_rate=0.01,
+    ),
     Problem(
         "resnet18",
         partial(resnet, blocks=(2, 2, 2, 2), bottleneck=False, image=32),

@@ -20,7 +20,9 @@ DEFINED = {  # trainable weights, tensors
     "fmnist_2c2d": (3_274_634, 8),
     "cifar10_3c3d": (895_210, 12),
     "cifar100_allcnnc": (1_387_108, 18),
+    "cifar10_resnet8": (78_042, 29),
     "resnet18": (11_173_962, 62),
+    "gpt_char": (818_048, 52),
     "char_lstm": (280_897, 11),
 }
 
@@ -37,8 +39,8 @@ def test_weights_and_one_loss_per_example(name: str) -> None:
 
 def test_sizes_of_the_definitions() -> None:
     sizes = {name: problem.size for name, problem in PROBLEMS.items()}
-    assert {sizes[name] for name in DEFINED if name not in ("cifar100_allcnnc", "char_lstm")} == {128}
-    assert (sizes["cifar100_allcnnc"], sizes["char_lstm"]) == (256, 50)
+    others = {"cifar100_allcnnc": 256, "char_lstm": 50, "gpt_char": 32}
+    assert {name: sizes[name] for name in DEFINED} == dict.fromkeys(DEFINED, 128) | others
 
 
 def test_the_quadratic_has_its_published_curvature() -> None:
@@ -54,6 +56,22 @@ def test_every_contestant_gets_the_same_start() -> None:
     assert torch.equal(first.inputs, second.inputs)
     for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_the_language_models_differ_in_size_alone() -> None:
+    with torch.device("meta"):
+        large = PROBLEMS["gpt_124m"].network(Scale())
+        small = PROBLEMS["gpt_char"].network(Scale())
+    assert sum(p.numel() for p in large.parameters()) == 124_439_808
+    assert {type(m) for m in small.modules()} == {type(m) for m in large.modules()}
+    for model in (small, large):
+        assert model.head.weight is model.tokens.weight
+
+
+def test_what_a_cpu_measures_has_every_kind_of_network() -> None:
+    light = {name for name, problem in PROBLEMS.items() if not problem.heavy}
+    assert {"cifar10_resnet8", "gpt_char", "char_lstm"} <= light
+    assert not PROBLEMS["gpt_char"].autocast
 
 
 def test_image_size_is_chosen() -> None:
