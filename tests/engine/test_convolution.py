@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from cockpit.engine import curvature
-from cockpit.engine.convolution import lean_convolutions
 from cockpit.engine.curvature import HessianProduct
+from cockpit.engine.lean_gradients import lean_gradients
 from layer_check import normal
 
 F64 = torch.float64
@@ -54,7 +54,7 @@ def as_torch_does(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
     with monkeypatch.context() as patch:
-        patch.setattr(curvature, "lean_convolutions", nothing)
+        patch.setattr(curvature, "lean_gradients", nothing)
         yield
 
 
@@ -98,7 +98,7 @@ def test_gradients_are_the_same_to_the_bit() -> None:
     parameters = list(model.parameters())
     expected = torch.autograd.grad(losses(model, x).sum(), parameters)
     start = losses(model, x)
-    with lean_convolutions([start]):
+    with lean_gradients([start]):
         found = torch.autograd.grad(start.sum(), parameters, create_graph=True)
     assert all(map(torch.equal, found, expected))
     again = torch.autograd.grad(start.sum(), parameters)  # and nothing is left on the graph

@@ -8,15 +8,12 @@ data: as dear as all else there), and others by convolutions with kernels as lar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from cockpit.engine.graph import nodes_behind
 
 Gradients = tuple[Tensor | None, ...]
 """By input, weight and bias."""
@@ -80,21 +77,9 @@ def settings_of(node: Any) -> tuple[Any, ...]:
     return tuple(getattr(node, f"_saved_{name}") for name in names)
 
 
-@contextmanager
-def lean_convolutions(starts: Iterable[Tensor]) -> Iterator[None]:
-    """Let gradients that are computed inside the block be derived by `ConvolutionGradients`; they stay the same."""
-    nodes = {
-        node for start in starts for node in nodes_behind(start) if node.name() == "ConvolutionBackward0"
-    }
-    handles = [node.register_hook(_derived(node)) for node in nodes]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def derived(node: Any) -> Callable[[Gradients, Gradients], Gradients | None]:
+    """Return a hook that lets a node's gradients be derived by `ConvolutionGradients`."""
 
-
-def _derived(node: Any) -> Callable[[Gradients, Gradients], Gradients | None]:
     def hook(gradients: Gradients, deltas: Gradients) -> Gradients | None:
         delta = deltas[0]
         if delta is None or not torch.is_grad_enabled():

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from cockpit.engine.convolution import lean_convolutions
 from cockpit.engine.derivatives import by_hand
 from cockpit.engine.gradient_graph import GradientGraph
 from cockpit.engine.graph import dropped_graphs_noticed
+from cockpit.engine.lean_gradients import lean_gradients
 from cockpit.engine.precision import wide_dtype, without_autocast
 from cockpit.errors import Gap
 
@@ -116,7 +116,7 @@ class HessianProduct:
         self.products = 0
         self._batchable = True
         starts = [losses for losses, _ in batches]
-        noticed, lean = dropped_graphs_noticed(starts), lean_convolutions(starts)
+        noticed, lean = dropped_graphs_noticed(starts), lean_gradients(starts)
         hands = by_hand() if hand else nullcontext()
         with differentiating(self.flat.device), noticed, lean, hands, torch.enable_grad():
             weights = [torch.full_like(losses, weight / losses.numel()) for losses, weight in batches]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from cockpit.engine import batch_norm
 from cockpit.engine.convolution import settings_of, twice
 from cockpit.engine.products import Multiply, multiplier
 
@@ -93,6 +94,15 @@ def _convolution_twice(node: Any, call: Call) -> Found:
     return twice(*kept, settings_of(node), (*call.grads, None)[:3], call.needed)
 
 
+def _batch_norm_twice(node: Any, call: Call) -> Found:
+    if not batch_norm.serves(node, node._saved_grad_out):
+        return known_of(node)(*call.grads)  # type: ignore[no-any-return]
+    kept = node._saved_grad_out, node._saved_input, node._saved_weight
+    found = batch_norm.twice(tuple(call.grads), *kept, (node._saved_save_mean, node._saved_save_invstd))
+    results = zip(found, call.needed, strict=False)
+    return *(g if needed else None for g, needed in results), *[None] * (len(call.needed) - 3)
+
+
 def _relu(node: Any, call: Call) -> Found:
     return (_where_positive(call, _of(node, "result"), 0),)
 
@@ -123,6 +133,7 @@ LEAN: dict[str, Callable[[Any, Call], Found]] = {
     "MmBackward0": _mm,
     "ConvolutionBackward0": _convolution,
     "ConvolutionBackwardBackward0": _convolution_twice,
+    "NativeBatchNormBackwardBackward0": _batch_norm_twice,
     "ReluBackward0": _relu,
     "ThresholdBackwardBackward0": _relu_twice,
     "MaxPool2DWithIndicesBackwardBackward0": _pool_twice,

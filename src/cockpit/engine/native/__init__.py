@@ -1,5 +1,6 @@
 """Kernels in C, compiled on first use; everything works without them, more slowly."""
 
+from cockpit.engine.native.batch_norm import batch_norm_twice
 from cockpit.engine.native.fused import block_statistics, outer_statistics
 from cockpit.engine.native.histogram import count, count_outer, places
 from cockpit.engine.native.images import Taps, patches
@@ -9,6 +10,7 @@ from cockpit.engine.native.vectors import combine, inner, lengths, negated, take
 
 __all__ = [
     "Taps",
+    "batch_norm_twice",
     "block_statistics",
     "combine",
     "count",

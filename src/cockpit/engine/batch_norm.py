@@ -1,0 +1,115 @@
+r"""Batch normalisation, twice: the derivative of its gradients from two looks at the images.
+
+With $\hat x = s\,(x - \mu)$ over $M$ numbers of a channel, $y = \gamma\hat x + \beta$ and means $\langle\cdot\rangle$ over the
+channel, the gradients are $\gamma s\,(\delta - \langle\delta\rangle - \hat x\,\langle\delta\hat x\rangle)$, $\sum\delta\hat x$
+and $\sum\delta$. What a product with the Hessian makes of them is, for each channel, a combination of the vector $v$ that comes
+in, of $\delta$, $\hat x$ and 1, with factors made of five sums. torch takes more than twenty looks, of which each makes
+a tensor as large as the images: several times as long as the convolution before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from cockpit.engine import native
+
+Gradients = tuple[Tensor | None, ...]
+"""By input, weight and bias."""
+
+
+class BatchNormGradients(torch.autograd.Function):
+    """Gradients that are known already, as a function of what they are made of."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        delta: Tensor,
+        x: Tensor,
+        w: Tensor | None,
+        mean: Tensor,
+        scale: Tensor,
+        *known: Tensor | None,
+    ) -> Any:
+        """Return the known gradients."""
+        ctx.save_for_backward(delta, x, w, mean, scale)
+        ctx.set_materialize_grads(False)
+        return tuple(None if g is None else g.detach() for g in known)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_x: Tensor | None, by_w: Tensor | None, by_b: Tensor | None) -> Any:
+        """Return the derivatives by delta, input and weight."""
+        delta, x, w, mean, scale = ctx.saved_tensors
+        found = twice((by_x, by_w, by_b), delta, x, w, (mean, scale))
+        needed = zip(found, ctx.needs_input_grad, strict=False)
+        return *(g if asked else None for g, asked in needed), *[None] * 5
+
+
+def twice(
+    vectors: Gradients, delta: Tensor, x: Tensor, w: Tensor | None, moments: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the derivatives by delta, input and weight of what the gradients make of some vectors.
+
+    Args:
+        vectors: one for each of the gradients by input, weight and bias.
+        delta: the output gradient.
+        x: the input, [N, C, ...].
+        w: the weight.
+        moments: mean and inverse deviation of each channel.
+    """
+    v, a, b = (
+        torch.zeros_like(like) if g is None else g
+        for g, like in zip(vectors, (x, moments[0], moments[0]), strict=True)
+    )
+    if all(map(_is_there, (v, a, b))):
+        found = native.batch_norm_twice((v, a, b), delta, x, w, moments)
+        if found is not None:
+            return found
+    over, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
+    count = x.numel() // x.shape[1]
+    mean, s, a, b = (t.view(shape) for t in (*moments, a, b))
+    z, g = (x - mean) * s, s if w is None else s * w.view(shape)
+    of_v, of_d, vz, dz, vd = (t.mean(over, keepdim=True) for t in (v, delta, v * z, delta * z, v * delta))
+    rest = vd - of_v * of_d - vz * dz
+    at_z = (a - g * vz) * delta - g * dz * v
+    by_delta = g * (v - of_v) + (a - g * vz) * z + b
+    more = (at_z * z).mean(over, keepdim=True) + g * rest
+    return by_delta, s * (at_z - at_z.mean(over, keepdim=True) - more * z), (s * rest).reshape(-1) * count
+
+
+def _is_there(t: Tensor) -> bool:
+    """Say whether a tensor has memory: several that are treated as one (`vmap`) have none that could be read."""
+    try:
+        t.data_ptr()
+    except RuntimeError:
+        return False
+    return True
+
+
+def derived(node: Any) -> Callable[[Gradients, Gradients], Gradients | None]:
+    """Return a hook that lets a node's gradients be derived by `BatchNormGradients`."""
+
+    def hook(gradients: Gradients, deltas: Gradients) -> Gradients | None:
+        delta = deltas[0]
+        if delta is None or not torch.is_grad_enabled() or not serves(node, delta):
+            return None
+        try:
+            kept = node._saved_input, node._saved_weight, node._saved_result1, node._saved_result2
+        except RuntimeError:  # a checkpoint that gives its tensors once: torch derives these gradients
+            return None
+        known = (None if g is None else g.detach() for g in gradients)
+        found: Gradients = BatchNormGradients.apply(delta, *kept, *known)  # type: ignore[no-untyped-call]
+        return found
+
+    return hook
+
+
+def serves(node: Any, delta: Tensor) -> bool:
+    """Say whether this is about moments of the batch, on a CPU."""
+    name = "training" if hasattr(node, "_saved_training") else "train"
+    return bool(getattr(node, f"_saved_{name}")) and delta.is_cpu
