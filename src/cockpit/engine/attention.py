@@ -99,23 +99,32 @@ def attention_gradients(
         for x, n in zip((key, value), repeats, strict=True)
     )
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = factor * (q @ k.transpose(-1, -2))
-    hidden = torch.zeros(scores.shape[-2:], dtype=torch.bool, device=scores.device)
-    if causal:
-        hidden = ~torch.ones_like(hidden).tril()
-    if mask is not None and mask.dtype == torch.bool:
-        hidden = hidden | ~mask
-    elif mask is not None:
-        scores = scores + mask
-        hidden = hidden | (mask == -math.inf)
-    blind = hidden.all(-1, keepdim=True)  # rows that may look nowhere give zero
-    scores = scores.masked_fill(hidden & ~blind, -math.inf).masked_fill(blind, 0)
-    p = scores.softmax(-1).masked_fill(blind, 0)
+    scores = (factor * q) @ k.transpose(-1, -2)
+    p = _softmax(scores, mask, causal)
     dp = g @ v.transpose(-1, -2)
     ds = p * (dp - (dp * p).sum(-1, keepdim=True))
     dq, dk, dv = factor * (ds @ k), factor * (ds.transpose(-1, -2) @ q), p.transpose(-1, -2) @ g
     dm = None if mask is None or mask.dtype == torch.bool else ds.sum_to_size(mask.shape).to(mask.dtype)
     return folded(dq, query), folded(dk, key), folded(dv, value), dm
+
+
+def _softmax(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Return the softmax of the scores where queries may look; rows that may look nowhere give zero."""
+    if mask is None and not causal:
+        return scores.softmax(-1)
+    hidden = torch.zeros(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+    if causal:
+        hidden = ~torch.ones_like(hidden).tril()
+    if mask is None:  # everybody may look at the first key
+        return scores.masked_fill(hidden, -math.inf).softmax(-1)
+    if mask.dtype == torch.bool:
+        hidden = hidden | ~mask
+    else:
+        scores = scores + mask
+        hidden = hidden | (mask == -math.inf)
+    blind = hidden.all(-1, keepdim=True)
+    scores = scores.masked_fill(hidden & ~blind, -math.inf).masked_fill(blind, 0)
+    return scores.softmax(-1).masked_fill(blind, 0)
 
 
 def folded(grad: Tensor, like: Tensor) -> Tensor:

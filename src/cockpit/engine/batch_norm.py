@@ -1,10 +1,10 @@
 r"""Batch normalisation, twice: the derivative of its gradients from two looks at the images.
 
-With $\hat x = s\,(x - \mu)$ over $M$ numbers of a channel, $y = \gamma\hat x + \beta$ and means $\langle\cdot\rangle$ over the
-channel, the gradients are $\gamma s\,(\delta - \langle\delta\rangle - \hat x\,\langle\delta\hat x\rangle)$, $\sum\delta\hat x$
-and $\sum\delta$. What a product with the Hessian makes of them is, for each channel, a combination of the vector $v$ that comes
-in, of $\delta$, $\hat x$ and 1, with factors made of five sums. torch takes more than twenty looks, of which each makes
-a tensor as large as the images: several times as long as the convolution before it.
+Of a channel with numbers $\hat x = s\,(x - \mu)$ the gradients are
+$\gamma s\,(\delta - \langle\delta\rangle - \hat x\,\langle\delta\hat x\rangle)$, $\sum\delta\hat x$ and $\sum\delta$,
+with means $\langle\cdot\rangle$ over the channel. What a product with the Hessian makes of them is a combination of the
+vector $v$ that comes in, of $\delta$, $\hat x$ and 1, with factors made of five sums. torch takes more than twenty
+looks, of which each makes a tensor as large as the images: several times as long as the convolution before it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def twice(
         torch.zeros_like(like) if g is None else g
         for g, like in zip(vectors, (x, moments[0], moments[0]), strict=True)
     )
-    if all(map(_is_there, (v, a, b))):
+    if all(map(is_there, (v, a, b))):
         found = native.batch_norm_twice((v, a, b), delta, x, w, moments)
         if found is not None:
             return found
@@ -82,7 +82,7 @@ def twice(
     return by_delta, s * (at_z - at_z.mean(over, keepdim=True) - more * z), (s * rest).reshape(-1) * count
 
 
-def _is_there(t: Tensor) -> bool:
+def is_there(t: Tensor) -> bool:
     """Say whether a tensor has memory: several that are treated as one (`vmap`) have none that could be read."""
     try:
         t.data_ptr()

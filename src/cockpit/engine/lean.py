@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from cockpit.engine import batch_norm
+from cockpit.engine import batch_norm, gelu
 from cockpit.engine.convolution import settings_of, twice
 from cockpit.engine.products import Multiply, multiplier
 
@@ -103,6 +103,14 @@ def _batch_norm_twice(node: Any, call: Call) -> Found:
     return *(g if needed else None for g, needed in results), *[None] * (len(call.needed) - 3)
 
 
+def _gelu_twice(node: Any, call: Call) -> Found:
+    if not node._saved_self.is_cpu:
+        return known_of(node)(call.grad)  # type: ignore[no-any-return]
+    kept = node._saved_grad_output, node._saved_self, node._saved_approximate
+    by_delta, by_x = call.needed
+    return gelu.twice(call.grad, *kept, (by_delta, by_x))
+
+
 def _relu(node: Any, call: Call) -> Found:
     return (_where_positive(call, _of(node, "result"), 0),)
 
@@ -133,6 +141,7 @@ LEAN: dict[str, Callable[[Any, Call], Found]] = {
     "MmBackward0": _mm,
     "ConvolutionBackward0": _convolution,
     "ConvolutionBackwardBackward0": _convolution_twice,
+    "GeluBackwardBackward0": _gelu_twice,
     "NativeBatchNormBackwardBackward0": _batch_norm_twice,
     "ReluBackward0": _relu,
     "ThresholdBackwardBackward0": _relu_twice,

@@ -7,10 +7,14 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from cockpit.engine import batch_norm, convolution
+from cockpit.engine import batch_norm, convolution, gelu
 from cockpit.engine.graph import nodes_behind
 
-LAYERS = {"ConvolutionBackward0": convolution.derived, "NativeBatchNormBackward0": batch_norm.derived}
+LAYERS = {
+    "ConvolutionBackward0": convolution.derived,
+    "GeluBackward0": gelu.derived,
+    "NativeBatchNormBackward0": batch_norm.derived,
+}
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from cockpit.engine.native.batch_norm import batch_norm_twice
 from cockpit.engine.native.fused import block_statistics, outer_statistics
+from cockpit.engine.native.gelu import gelu_twice
 from cockpit.engine.native.histogram import count, count_outer, places
 from cockpit.engine.native.images import Taps, patches
 from cockpit.engine.native.library import serves, status
@@ -15,6 +16,7 @@ __all__ = [
     "combine",
     "count",
     "count_outer",
+    "gelu_twice",
     "inner",
     "lengths",
     "look",

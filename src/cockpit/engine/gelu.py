@@ -1,0 +1,78 @@
+r"""GELU, twice: the derivative of its gradient $\delta\,g'(x)$ by one look at what it is made of.
+
+What a product with the Hessian makes of a vector $v$ is $v\,g'(x)$ and $v\,\delta\,g''(x)$. torch finds the second
+in a dozen steps, of which each makes a tensor as large as a layer's outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from cockpit.engine import native
+from cockpit.engine.batch_norm import is_there
+
+
+class GeluGradient(torch.autograd.Function):
+    """A gradient that is known already, as a function of what it is made of."""
+
+    @staticmethod
+    def forward(ctx: Any, delta: Tensor, x: Tensor, approximate: str, known: Tensor) -> Tensor:
+        """Return the known gradient."""
+        ctx.save_for_backward(delta, x)
+        ctx.approximate = approximate
+        return known.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, v: Tensor) -> Any:
+        """Return the derivatives by delta and input."""
+        delta, x = ctx.saved_tensors
+        return *twice(v, delta, x, ctx.approximate, ctx.needs_input_grad[:2]), None, None
+
+
+def twice(
+    v: Tensor, delta: Tensor, x: Tensor, approximate: str, needed: tuple[bool, ...]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the derivatives by delta and input of what the gradient makes of a vector."""
+    by_delta = by_x = None
+    if needed[0]:
+        by_delta = torch.ops.aten.gelu_backward(v, x, approximate=approximate)
+    if needed[1]:
+        by_x = native.gelu_twice(v, delta, x, approximate == "tanh") if is_there(v) else None
+        by_x = v * (delta * _second(x, approximate)) if by_x is None else by_x
+    return by_delta, by_x
+
+
+def _second(x: Tensor, approximate: str) -> Tensor:
+    """Return the second derivative of GELU."""
+    if approximate != "tanh":
+        return (-x.square() / 2).exp() * (2 - x.square()) / math.sqrt(2 * math.pi)
+    k, c = math.sqrt(2 / math.pi), 0.044715
+    slope, t = k * (1 + 3 * c * x.square()), (k * (x + c * x**3)).tanh()
+    return (1 - t.square()) * (slope + x * (3 * k * c * x - t * slope.square()))
+
+
+def derived(
+    node: Any,
+) -> Callable[[tuple[Tensor | None, ...], tuple[Tensor | None, ...]], tuple[Tensor, ...] | None]:
+    """Return a hook that lets a node's gradient be derived by `GeluGradient`."""
+
+    def hook(
+        gradients: tuple[Tensor | None, ...], deltas: tuple[Tensor | None, ...]
+    ) -> tuple[Tensor, ...] | None:
+        (delta,), (known,) = deltas, gradients
+        if delta is None or known is None or not delta.is_cpu or not torch.is_grad_enabled():
+            return None
+        try:
+            x = node._saved_self
+        except RuntimeError:  # a checkpoint that gives its tensors once: torch derives this gradient
+            return None
+        return (GeluGradient.apply(delta, x, node._saved_approximate, known.detach()),)  # type: ignore[no-untyped-call]
+
+    return hook
