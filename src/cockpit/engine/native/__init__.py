@@ -6,6 +6,7 @@ from cockpit.engine.native.gelu import gelu_twice
 from cockpit.engine.native.histogram import count, count_outer, places
 from cockpit.engine.native.images import Taps, patches
 from cockpit.engine.native.library import serves, status
+from cockpit.engine.native.normed import scale_and_shift
 from cockpit.engine.native.seen import look
 from cockpit.engine.native.vectors import combine, inner, lengths, negated, takeuchi
 
@@ -24,6 +25,7 @@ __all__ = [
     "outer_statistics",
     "patches",
     "places",
+    "scale_and_shift",
     "serves",
     "status",
     "takeuchi",

@@ -24,7 +24,7 @@ def batch_norm_twice(
     weights = () if w is None else (w,)
     if not x.numel() or not serves(x, delta, *vectors, *moments, *weights):
         return None
-    order = _order(x)
+    order = order_of(x)
     images, d, v = (t.contiguous(memory_format=order) for t in (x, delta, vectors[0]))
     mean, scale, a, b = (t.contiguous() for t in (*moments, *vectors[1:]))
     n, channels = x.shape[:2]
@@ -38,7 +38,7 @@ def batch_norm_twice(
     return by_delta, by_x, by_w
 
 
-def _order(x: Tensor) -> torch.memory_format:
+def order_of(x: Tensor) -> torch.memory_format:
     """Return in which order the axes of images lie: theirs, or with the channels last."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
     if last is None or x.is_contiguous() or not x.is_contiguous(memory_format=last):
