@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cockpit.engine.graph import edge, edges_behind
+from cockpit.engine.softmax import SoftmaxGradient
 
 
 class Entry(torch.autograd.Function):
@@ -102,7 +103,7 @@ def attention_gradients(
     scores = (factor * q) @ k.transpose(-1, -2)
     p = _softmax(scores, mask, causal)
     dp = g @ v.transpose(-1, -2)
-    ds = p * (dp - (dp * p).sum(-1, keepdim=True))
+    ds: Tensor = SoftmaxGradient.apply(p, dp)  # type: ignore[no-untyped-call]
     dq, dk, dv = factor * (ds @ k), factor * (ds.transpose(-1, -2) @ q), p.transpose(-1, -2) @ g
     dm = None if mask is None or mask.dtype == torch.bool else ds.sum_to_size(mask.shape).to(mask.dtype)
     return folded(dq, query), folded(dk, key), folded(dv, value), dm

@@ -8,6 +8,7 @@ from cockpit.engine.native.images import Taps, patches
 from cockpit.engine.native.library import serves, status
 from cockpit.engine.native.normed import scale_and_shift
 from cockpit.engine.native.seen import look
+from cockpit.engine.native.softmax import softmax_twice
 from cockpit.engine.native.vectors import combine, inner, lengths, negated, takeuchi
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "places",
     "scale_and_shift",
     "serves",
+    "softmax_twice",
     "status",
     "takeuchi",
 ]

@@ -27,6 +27,7 @@ SOURCES = (
     *("histogram.c", "flat.h", "outer.h", "outer_by_column.h", "fused.h", "counted.h"),
     *("vectors.c", "vectors.h", "images.c", "images.h", "seen.c", "for_types.h"),
     *("batch_norm.c", "batch_norm.h", "gelu.c", "gelu.h", "normed.c", "normed.h"),
+    *("softmax.c", "softmax.h"),
 )
 PATIENCE = 60
 """Seconds a compiler may take."""
