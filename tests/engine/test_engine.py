@@ -179,7 +179,7 @@ def test_examples_of_weight_zero_do_not_count() -> None:
     torch.testing.assert_close(observed.known[Known.LOSSES], losses.detach()[kept])
     mean = torch.cat([g.flatten() for g in observed.known[Known.GRADIENTS].values()])
     torch.testing.assert_close(mean, G.mean(0))
-    assert observed.notes == [("zero_weight", "2 examples of weight zero were left out of the statistics")]
+    assert observed.notes == (("zero_weight", "2 examples of weight zero were left out of the statistics"),)
 
 
 def test_numbers_that_are_none_are_noted() -> None:

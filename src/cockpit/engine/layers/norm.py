@@ -123,11 +123,9 @@ def batch_norm(call: Call) -> dict[str, Part]:
     assert isinstance(m, nn.modules.batchnorm._BatchNorm)
     features = call.grad.ndim - 1
     if _uses_batch(m) and call.simple:
-        looked = native.scale_and_shift(call.input, call.grad, m.eps)
-        if looked is not None:
-            return {"weight": Dense(looked[0]), "bias": Dense(looked[1])}
-    if _uses_batch(m) and call.simple and moments.takes(call.input, call.grad):
-        found = tried("moments", partial(moments.scale_and_shift, call.input, call.grad, m.eps))
+        here = partial(moments.scale_and_shift, call.input, call.grad, m.eps)
+        found = tried("moments", here) if moments.takes(call.input, call.grad) else None
+        found = native.scale_and_shift(call.input, call.grad, m.eps) if found is None else found
         if found is not None:
             return {"weight": Dense(found[0]), "bias": Dense(found[1])}
     x = wide(call.input)
