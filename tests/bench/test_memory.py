@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -42,3 +43,8 @@ def test_first_steps_do_not_count_but_what_they_keep_does() -> None:
         return step
 
     assert 3000 <= peak_bytes(build, warm=1) < 4000
+
+
+def test_where_the_system_s_allocator_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    test_what_lives_at_once_is_added_up()
