@@ -20,7 +20,7 @@ from cockpit.errors import Gap
 
 Numbers = NDArray[np.float64]
 
-FRESH = 0.3
+FRESH = 0.4
 """Weight of a step's Hessian in the mean that is carried."""
 
 UNSEEN = 0.25
@@ -166,7 +166,8 @@ class Plain:
             swing: factor of the carried values.
             limit: the largest carried value to believe.
         """
-        return float(np.linalg.eigvalsh(self._exact(self._model(unseen, swing, limit)))[-1])
+        model = self._model(unseen, swing * self._growth(), limit)
+        return float(np.linalg.eigvalsh(self._exact(model))[-1])
 
     def averaged(self, most: int) -> tuple[Tensor, Tensor]:
         """Return eigenvalues and eigenvectors of the mean Hessian, as `Seen.averaged` says."""
@@ -176,13 +177,22 @@ class Plain:
 
     def _model(self, unseen: float, swing: float = 1.0, limit: float = math.inf) -> Numbers:
         """Return the projected matrix as one would expect it without this step's products, but for their size."""
-        values, before = self.values * swing, float(self.values[-1])
-        if self.first * before > 0:  # the whole spectrum has grown or shrunk with its top
-            values = values * min(max(self.first / before, 1 / CHANGE), CHANGE)
         rest = self.top - (1 - unseen) * abs(self.top)
-        model: Numbers = (self.carried.T * (np.minimum(values, limit) - rest)) @ self.carried
+        values = np.minimum(self.values * swing, limit)
+        model: Numbers = (self.carried.T * (values - rest)) @ self.carried
         model.reshape(-1)[:: len(model) + 1] += rest  # its diagonal
         return model
+
+    def _growth(self) -> float:
+        """Return by what the carried values are taken to have grown: as the top one has.
+
+        Where it has shrunk, half of that (of its logarithm): another may have overtaken it, whose value has not.
+        """
+        before = float(self.values[-1])
+        if self.first * before <= 0:
+            return 1.0
+        grown = min(max(self.first / before, 1 / CHANGE), CHANGE)
+        return grown if grown > 1 else math.sqrt(grown)
 
     def _exact(self, model: Numbers, share: float = 1.0) -> Numbers:
         """Return the model with (a share of) all that touches a multiplied direction replaced by what was found."""
@@ -195,7 +205,7 @@ class Plain:
         """Return the weights of the direction to multiply next, or None if all of the basis has been multiplied."""
         if self.products == len(self.weights):
             return None
-        _, vectors = np.linalg.eigh(self._exact(self._model(UNSEEN, OPTIMISM)))
+        _, vectors = np.linalg.eigh(self._exact(self._model(UNSEEN, OPTIMISM * self._growth())))
         outside = vectors - self.directions @ (self.directions.T @ vectors)
         lengths = np.sqrt((outside * outside).sum(0))
         chosen = int(np.flatnonzero(lengths > KNOWN)[-1])

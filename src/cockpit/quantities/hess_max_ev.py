@@ -21,7 +21,7 @@ class HessMaxEV(Quantity):
     ``products`` Hessian-vector products each (2 if None; `cockpit.engine.tracking`): an estimate, about half of the
     time within 1 %, but off by 10 % and more where a step's Hessian has little to do with the last one's (small
     batches, steps far apart, another eigenvector overtaking). The status is ``not_converged`` unless the products
-    speak for 1 %. More products bring it nearer. Memory: 3 vectors of the size of the model.
+    speak for 1 %. More products bring it nearer. Memory: 4 vectors of the size of the model.
 
     With a ``tolerance`` it is solved anew at every tracked step instead, warm-started, until the residual
     $\|Hv - \lambda v\|$ is below ``tolerance`` times $|\lambda|$ or ``products`` (200 if None) are spent.

@@ -132,20 +132,25 @@ static void ritz(seen *s) {
     for (int i = 0; i < m; i++) s->mixture[i] = vectors[m - 1][i];
 }
 
+/* By what the carried values are taken to have grown: as the top one has; where it has shrunk, half of that (of its
+ * logarithm), since another may have overtaken it, whose value has not. */
+static double growth(const seen *s) {
+    const double before = s->values[s->carried - 1];
+    if (!(s->first * before > 0)) return 1;
+    double grown = s->first / before;
+    grown = grown < 1 / s->of.change ? 1 / s->of.change : grown > s->of.change ? s->of.change : grown;
+    return grown > 1 ? grown : sqrt(grown);
+}
+
 /* The matrix as one would expect it without this step's products, but for their size, with (a share of) all that
  * touches a multiplied direction replaced by what was found. */
 static void completed(const seen *s, double unseen, double swing, double limit, double share, matrix to) {
     const int n = s->rank;
-    const double before = s->values[s->carried - 1], rest = s->top - (1 - unseen) * fabs(s->top);
-    double scale = 1;
-    if (s->first * before > 0) { /* the whole spectrum has grown or shrunk with its top */
-        scale = s->first / before;
-        scale = scale < 1 / s->of.change ? 1 / s->of.change : scale > s->of.change ? s->of.change : scale;
-    }
+    const double rest = s->top - (1 - unseen) * fabs(s->top);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) to[i][j] = i == j ? rest : 0;
     for (int k = 0; k < s->carried; k++) {
-        const double value = s->values[k] * swing * scale, more = (value < limit ? value : limit) - rest;
+        const double value = s->values[k] * swing, more = (value < limit ? value : limit) - rest;
         for (int i = 0; i < n; i++)
             for (int j = 0; j < n; j++) to[i][j] += s->held[k][i] * more * s->held[k][j];
     }
@@ -180,7 +185,7 @@ static int next(seen *s, double *to) {
     double values[MOST];
     matrix exact, vectors;
     if (s->products >= s->rank) return 0;
-    completed(s, s->of.unseen, s->of.optimism, INFINITY, 1, exact);
+    completed(s, s->of.unseen, s->of.optimism * growth(s), INFINITY, 1, exact);
     eigen(exact, s->rank, values, vectors);
     for (int k = s->rank - 1; k >= 0; k--) {
         double outside[MOST], along[MOST];
@@ -228,7 +233,7 @@ static double residual(const seen *s, double top, const double *mixture, int m) 
 static double largest(const seen *s, double unseen, double swing, double limit) {
     double values[MOST];
     matrix exact, vectors;
-    completed(s, unseen, swing, limit, 1, exact);
+    completed(s, unseen, swing * growth(s), limit, 1, exact);
     eigen(exact, s->rank, values, vectors);
     return values[s->rank - 1];
 }
