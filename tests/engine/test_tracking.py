@@ -144,7 +144,7 @@ def test_long_single_precision_vectors_give_the_value_of_double_ones() -> None:
     pairs = []
     for dtype in (torch.float32, F64):
         carried, product = drifting(LONG + 77, dtype)
-        for _ in range(3):
+        for _ in range(8):
             pair = followed(product, carried, 2, dtype, CPU)
             assert pair.carried is not None
             carried = pair.carried
