@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine import copying
-from cockpit.engine.copying import Copier, Copies
+from cockpit.engine.copying import Copier, Copies, copy_all
 from layer_check import normal
 
 MIXED = [
@@ -70,3 +71,32 @@ def test_kinds_may_change_from_step_to_step() -> None:
         values = [normal(3, seed=k).to(kind) for k, kind in enumerate(kinds)]
         copier.copy(values)
         assert all(torch.equal(place, value.double()) for place, value in zip(places, values, strict=True))
+
+
+@pytest.mark.parametrize("lies", ["alike", "otherwise", "in another type"])
+def test_what_is_fed_is_not_copied_where_it_lies_alike(lies: str) -> None:
+    place, told = torch.zeros(3, 4), list[int]()
+    copier = Copier([place, torch.zeros(2)], [told.append, None])
+    assert place.untyped_storage().nbytes() == 0
+    value = {
+        "alike": normal(3, 4).float(),
+        "otherwise": normal(4, 3).float().T,
+        "in another type": normal(3, 4),
+    }[lies]
+    for _ in range(2):
+        copier.copy([value, torch.ones(2)])
+    assert (told[0] == value.data_ptr()) == (lies == "alike")
+    read = torch.frombuffer((ctypes.c_float * 12).from_address(told[-1]), dtype=torch.float32).view(3, 4)
+    assert torch.equal(read, value.float())
+
+
+@pytest.mark.parametrize("kind", ["alike", "of another type", "strided"])
+def test_tensors_are_copied_together(kind: str) -> None:
+    values = [normal(3, 4), normal(5, seed=1)]
+    places = [torch.zeros(3, 4, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)]
+    if kind == "of another type":
+        places[1] = places[1].float()
+    if kind == "strided":
+        places[0] = torch.zeros(4, 3, dtype=torch.float64).T
+    copy_all(places, values)
+    assert all(torch.equal(p, v.to(p.dtype)) for p, v in zip(places, values, strict=True))

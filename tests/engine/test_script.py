@@ -72,6 +72,57 @@ def test_nothing_is_done_while_it_is_noted() -> None:
     assert counter.tolist() == [1, 2, 2]
 
 
+def test_kernels_do_nothing_either() -> None:
+    place, last = torch.ones(3), torch.zeros(3)
+    repeat, _ = ScriptRecorder(CPU).record(lambda: native.copied([last], [place]))
+    assert last.tolist() == [0, 0, 0]
+    repeat()
+    assert last.tolist() == [1, 1, 1]
+
+
+READERS: dict[str, Callable[[Tensor], object]] = {
+    "a kernel": lambda x: native.lengths([x]),
+    "two of them": lambda x: [*(native.lengths([x, x]) or []), native.block_statistics(x, [], None)[0]],
+    "in the middle": lambda x: native.lengths([x[2:], x[1]]),
+    "nobody": lambda x: [torch.ones(2) * 2],
+}
+
+
+@pytest.mark.skipif(native.status().startswith("by torch"), reason="no compiler")
+@pytest.mark.parametrize("name", READERS)
+def test_what_kernels_read_may_lie_elsewhere(name: str) -> None:
+    place, work = drawn(0, 5, 4), READERS[name]
+    repeat, found = ScriptRecorder(CPU).record(lambda: work(place))
+    feed = recorder.feed_of(repeat, place)
+    assert feed is not None
+    for seed in (1, 2):
+        elsewhere = drawn(seed, 5, 4)
+        feed(elsewhere.data_ptr())
+        repeat()
+        for result, expected in zip(tensors(found), tensors(work(elsewhere)), strict=True):
+            assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "views", "several results", "lists", "joined"])
+def test_what_torch_reads_may_not(name: str) -> None:
+    place = drawn(0, 5, 4)
+    repeat, _ = ScriptRecorder(CPU).record(lambda: WORKS[name](place))
+    assert recorder.feed_of(repeat, place) is None
+
+
+def test_what_kernels_and_torch_read_or_what_is_written_may_not() -> None:
+    place, other = drawn(0, 5, 4), drawn(1, 5, 4)
+
+    def work() -> object:
+        native.lengths([place, other])
+        native.copied([other], [place])
+        return place * 2
+
+    repeat, _ = ScriptRecorder(CPU).record(work)
+    assert recorder.feed_of(repeat, place) is None
+    assert recorder.feed_of(repeat, other) is None
+
+
 def test_random_numbers_are_drawn_anew() -> None:
     g = torch.Generator()
     repeat, found = ScriptRecorder(CPU).record(lambda: torch.rand(4, generator=g), [g])

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cockpit.engine.native import copied
+from cockpit.engine.script import Feed
+
 LARGE = 2**20
 """Numbers in a tensor that is copied by itself: times one, which runs at twice the bandwidth of a GPU's copies."""
 
@@ -16,11 +19,22 @@ Kinds = tuple[torch.dtype, ...]
 
 
 class Copier:
-    """Copies the same tensors at every step, to the same places."""
+    """Copies the same tensors at every step, to the same places.
 
-    def __init__(self, places: Sequence[Tensor]) -> None:
+    Or, where there is a feed for a place, says where they lie: they must then live until they have been read. Such a
+    place gives up its memory.
+    """
+
+    def __init__(self, places: Sequence[Tensor], feeds: Sequence[Feed | None] = ()) -> None:
         self._places = list(places)
         self._shapes = [t.shape for t in places]
+        fed = [(k, feed) for k, feed in enumerate(feeds) if feed is not None]
+        self._feeds = [(k, feed, places[k].dtype, places[k].stride()) for k, feed in fed]
+        self._fed = {k for k, _ in fed}
+        self._laid: dict[int, Tensor] = {}
+        """What did not lie like its place, in its order."""
+        for k in self._fed:
+            places[k].untyped_storage().resize_(0)
         self._groups: dict[Kinds, tuple[list[int], list[tuple[list[int], list[Tensor]]]]] = {}
         """By the kinds of the tensors that come: which are large, and which small ones are copied together."""
 
@@ -31,6 +45,12 @@ class Copier:
         kinds = tuple([t.dtype for t in values])
         if kinds not in self._groups:
             self._groups[kinds] = self._grouped(values)
+        for k, feed, dtype, stride in self._feeds:
+            value = values[k]
+            if value.dtype is not dtype or value.stride() != stride:
+                value = torch.empty_strided(value.shape, stride, dtype=dtype).copy_(value)
+                self._laid[k] = value
+            feed(value.data_ptr())
         large, groups = self._groups[kinds]
         for k in large:
             torch.mul(values[k], 1, out=self._places[k])
@@ -38,13 +58,21 @@ class Copier:
             torch._foreach_copy_(places, [values[k] for k in members])
 
     def _grouped(self, values: Sequence[Tensor]) -> tuple[list[int], list[tuple[list[int], list[Tensor]]]]:
-        pairs = list(zip(self._places, values, strict=True))
-        large = [k for k, pair in enumerate(pairs) if _is_large(*pair)]
+        pairs = [
+            (k, pair) for k, pair in enumerate(zip(self._places, values, strict=True)) if k not in self._fed
+        ]
+        large = [k for k, pair in pairs if _is_large(*pair)]
         small: dict[Kinds, list[int]] = {}
-        for k, (place, value) in enumerate(pairs):
+        for k, (place, value) in pairs:
             if not _is_large(place, value):
                 small.setdefault((place.dtype, value.dtype), []).append(k)
         return large, [(members, [self._places[k] for k in members]) for members in small.values()]
+
+
+def copy_all(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy tensors to places of their shapes, together."""
+    if not copied(places, values):
+        torch._foreach_copy_(list(places), list(values))
 
 
 class Copies:

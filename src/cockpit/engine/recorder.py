@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
-from cockpit.engine.script import Script
+from cockpit.engine.script import Feed, Script
 
 T = TypeVar("T")
 
@@ -52,6 +53,12 @@ class Recorder(ABC):
         The work must not wait for the device, and counts as not done now. Its random numbers are drawn from
         ``generators``, by each repetition from the state in which they are then.
         """
+
+
+def feed_of(repeat: Callable[[], None], place: Tensor) -> Feed | None:
+    """Return what lets a recording read a tensor elsewhere; None: what it reads has to be copied to its place."""
+    script = getattr(repeat, "__self__", None)
+    return script.feed(place) if isinstance(script, Script) else None
 
 
 class ScriptRecorder(Recorder):

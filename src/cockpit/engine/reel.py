@@ -19,7 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cockpit.engine.recorder import Recorder
+from cockpit.engine.recorder import Recorder, feed_of
+from cockpit.engine.script import Feed
 from cockpit.engine.statistics import Statistic
 from cockpit.engine.transfer import Array, Arriving, Packed, Sent
 
@@ -68,6 +69,10 @@ class Reel:
             # (Not `copy_`: a graph that holds copies takes several times as long to launch as one of kernels only.)
             torch._foreach_copy_([self.wound], [torch.cat([self.wound[len(row) :], row])])
         return layout, pack
+
+    def feed(self, place: Tensor) -> Feed | None:
+        """Return what lets replays read a tensor elsewhere, if anything does."""
+        return feed_of(self._replay, place)
 
     def replay(self) -> Arriving:
         """Do the work again; return its numbers."""

@@ -3,11 +3,12 @@
 What a CUDA graph is on a GPU. torch's operations are noted as it dispatches them, kernels in C by `note`, and whatever
 looks at values by `noted`, as a whole. Like a graph, a script knows addresses and no Python: what it reads lies where
 it lay, views need not be taken again, and each result is written to where it was the first time. So it keeps all of
-its memory, and is for small work.
+its memory, and is for small work. What only kernels in C read can be read elsewhere by the next repetition (`feed`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -21,6 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Feed = Callable[[int], None]
+"""Takes the address of what is to be read."""
 
 WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """Marks of operations whose outcome Python, or a shape, may depend on."""
@@ -59,6 +62,10 @@ class Script(TorchDispatchMode):
         self._overwritten: set[int] = set()
         self._before: list[tuple[Tensor, Tensor]] = []
         """Of what was there before and is written into: its numbers."""
+        self._fixed: set[int] = set()
+        """Memory whose address not only kernels know."""
+        self._pointers: dict[int, list[tuple[Any, int | None, int]]] = {}
+        """By memory, where kernels are told of it: an argument, the place in it if it is an array, and an offset."""
 
     def __enter__(self) -> Script:
         _here.script = self
@@ -86,6 +93,13 @@ class Script(TorchDispatchMode):
             for call in self._calls:
                 call()
 
+    def feed(self, place: Tensor) -> Feed | None:
+        """Return what lets repetitions read a tensor elsewhere, laid out like this one; None: not only kernels do."""
+        memory = _memory(place)
+        if memory in self._fixed or memory in self._made:
+            return None
+        return partial(_point, self._pointers.get(memory, []))
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do an operation, and take note of it."""
         name, kwargs = func._schema.name, kwargs or {}
@@ -96,6 +110,8 @@ class Script(TorchDispatchMode):
         found = func(*args, **kwargs)
         fresh = self._fresh(tree_leaves(found), tree_leaves((args, kwargs)))
         self._kept.append((args, kwargs, found))
+        if fresh or written:
+            self.fix((args, kwargs))
         if fresh and name in CONSTANT:
             self._constant[_memory(found)] = len(self._calls)
         if name == "aten::_to_copy" and fresh:
@@ -112,6 +128,7 @@ class Script(TorchDispatchMode):
         """Take note that tensors are going to be written into."""
         for t in tensors:
             self._overwritten.add(_memory(t))
+            self._fixed.add(_memory(t))
             if _memory(t) not in self._made:
                 self._before.append((t, t.clone()))
 
@@ -121,6 +138,27 @@ class Script(TorchDispatchMode):
         self._kept.append(kept)
         self._overwritten.update(map(_memory, written))
 
+    def point(self, arguments: Sequence[Any], kept: object) -> None:
+        """Take note of how a kernel is told of tensors."""
+        pointers: list[tuple[Any, int | None, int]] = []
+        for a in arguments:
+            if isinstance(a, ctypes.c_void_p):
+                pointers.append((a, None, a.value or 0))
+            elif isinstance(a, ctypes.Array) and a._type_ is ctypes.c_void_p:
+                pointers += [(a, k, address or 0) for k, address in enumerate(a)]
+        for t in _tensors(kept):
+            memory, size = _memory(t), t.untyped_storage().nbytes()
+            found = [
+                (a, k, address - memory) for a, k, address in pointers if memory <= address < memory + size
+            ]
+            if not found:
+                self._fixed.add(memory)
+            self._pointers[memory] = [*self._pointers.get(memory, ()), *found]
+
+    def fix(self, tree: object) -> None:
+        """Take note that somebody knows tensors who cannot be told of others."""
+        self._fixed.update(map(_memory, _tensors(tree)))
+
     def _fresh(self, found: Sequence[object], given: Sequence[object]) -> list[Tensor]:
         """Return the results on this device that are no views of what was given."""
         there = {_memory(t) for t in given if isinstance(t, Tensor)}
@@ -129,13 +167,17 @@ class Script(TorchDispatchMode):
         return fresh
 
 
-def note(function: Callable[..., object], *args: Any, kept: object) -> None:
-    """Take note of a kernel's call, if a script is being written; ``kept`` are the tensors it reads and writes."""
+def note(function: Callable[..., object], *args: Any, kept: object, written: Sequence[Tensor] = ()) -> None:
+    """Take note of a kernel's call that is about to be made, if a script is being written.
+
+    ``kept`` are the tensors it reads and writes, ``written`` those of them that were there before.
+    """
     script: Script | None = getattr(_here, "script", None)
     if script is not None:
-        script.add(
-            partial(function, *args), (args, kept), (t for t in tree_leaves(kept) if isinstance(t, Tensor))
-        )
+        with _disable_current_modes():
+            script.overwrite(written)
+        script.add(partial(function, *args), (args, kept), _tensors(kept))
+        script.point(args, kept)
 
 
 def writing() -> bool:
@@ -157,8 +199,9 @@ def noted(function: Callable[P, T]) -> Callable[P, T]:
                 found = function(*args, **kwargs)
         finally:
             _here.script = script
-        results = [t for t in tree_leaves(found) if isinstance(t, Tensor)]
+        results = _tensors(found)
         if results:
+            script.fix((args, kwargs))
             again = partial(_again, partial(function, *args, **kwargs), results, results)
             script._made.update(map(_memory, results))
             script.add(again, (args, kwargs, found), results)
@@ -179,6 +222,18 @@ def _waits(func: Any, args: Sequence[Any]) -> bool:
     if func._schema.name == "aten::index":  # by numbers it is an operation like any other
         return any(isinstance(x, Tensor) and x.dtype in (torch.bool, torch.uint8) for x in args[1])
     return not WAITING.isdisjoint(func.tags)
+
+
+def _point(pointers: Sequence[tuple[Any, int | None, int]], address: int) -> None:
+    for argument, k, offset in pointers:
+        if k is None:
+            argument.value = address + offset
+        else:
+            argument[k] = address + offset
+
+
+def _tensors(tree: object) -> list[Tensor]:
+    return [t for t in tree_leaves(tree) if isinstance(t, Tensor)]
 
 
 def _is_here(x: object) -> TypeGuard[Tensor]:

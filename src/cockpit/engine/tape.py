@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cockpit.engine.batch import Batch
 from cockpit.engine.capture import Capture
-from cockpit.engine.copying import Copier
+from cockpit.engine.copying import Copier, copy_all
 from cockpit.engine.coverage import Plan
 from cockpit.engine.derived import Derived, Folded, MeanNorm2, Separation, is_curved
 from cockpit.engine.histograms import Histogram
@@ -161,8 +161,6 @@ class Tape:
         self.losses = None if losses is None else torch.empty_like(losses)
         first = self.segments[0]
         whole = [] if self.cut else [*live(first.calls), *first.names.values()]
-        self.copier = Copier([*([] if self.losses is None else [self.losses]), *whole])
-        """To the places of losses, and of the only segment where there is one."""
         self.calls = [[live([call]) for call in s.calls] for s in self.segments if self.cut]
         """The places of each call, where segments share them."""
         parameters = {n: p for n, p in asked.parameters.items() if n not in self.loose}
@@ -188,6 +186,11 @@ class Tape:
             self.segment_replays = [recorder.record(partial(self._evaluate, s))[0] for s in self.segments]
         self.end = Reel(recorder, self._ended)
         self.after = Reel(recorder, self._moved) if asked.moves and not asked.plain else None
+        places = [*([] if self.losses is None else [self.losses]), *whole]
+        # What is read once only, while it is there, need not be copied.
+        feeds = [self.end.feed(p) for p in places] if self.after is None and not self.cut else []
+        self.copier = Copier(places, feeds)
+        """To the places of losses, and of the only segment where there is one."""
 
     def _sum_of(self, name: str) -> tuple[Tensor, float] | None:
         if not self.asked.own:
@@ -211,7 +214,7 @@ class Tape:
     def _remember(self, segment: Segment, names: Sequence[str]) -> None:
         """Keep the gradient, of which the coming step is a multiple."""
         if self.asked.plain and self.asked.steps and names:
-            torch._foreach_copy_([self.last[name] for name in names], [segment.names[name] for name in names])
+            copy_all([self.last[name] for name in names], [segment.names[name] for name in names])
 
     def _ended(self) -> tuple[Layout, Packed]:
         """Evaluate everything that is known before the optimiser moves."""
@@ -237,7 +240,7 @@ class Tape:
             self._remember(segment, [n for n in segment.names if n in waiting or not self.cut])
         if a.moves and not a.plain:  # the parameters before the step
             now = [p.detach() for p in a.parameters.values()]
-            torch._foreach_copy_([self.last[name] for name in a.parameters], now)
+            copy_all([self.last[name] for name in a.parameters], now)
         return numbers_of(table, [] if self.losses is None else [self.losses])
 
     def _moved(self) -> tuple[Layout, Packed]:

@@ -9,13 +9,14 @@ from cockpit.engine.native.library import serves, status
 from cockpit.engine.native.normed import scale_and_shift
 from cockpit.engine.native.seen import look
 from cockpit.engine.native.softmax import softmax_twice
-from cockpit.engine.native.vectors import combine, inner, lengths, negated, takeuchi
+from cockpit.engine.native.vectors import combine, copied, inner, lengths, negated, takeuchi
 
 __all__ = [
     "Taps",
     "batch_norm_twice",
     "block_statistics",
     "combine",
+    "copied",
     "count",
     "count_outer",
     "gelu_twice",

@@ -48,9 +48,12 @@ def kernel(name: str, dtype: torch.dtype) -> Callable[..., int]:
     return function
 
 
-def run(call: Callable[..., int], *args: Any, kept: object) -> int:
-    """Call a kernel that writes all of its results; ``kept`` are the tensors it reads and writes."""
-    note(call, *args, kept=kept)
+def run(call: Callable[..., int], *args: Any, kept: object, written: Sequence[Tensor] = ()) -> int:
+    """Call a kernel that writes all of its results.
+
+    ``kept`` are the tensors it reads and writes, ``written`` those of them that were there before.
+    """
+    note(call, *args, kept=kept, written=written)
     return call(*args)
 
 

@@ -33,5 +33,10 @@ void words(const void *const *vectors, const int64_t *sizes, const int64_t *narr
             memcpy(out, vectors[k], 8 * (size_t)sizes[k]);
 }
 
+/* Copy so many bytes of each. */
+void copies(void *const *to, const void *const *from, const int64_t *bytes, int64_t count) {
+    for (int64_t k = 0; k < count; k++) memcpy(to[k], from[k], (size_t)bytes[k]);
+}
+
 #define BODY "vectors.h"
 #include "for_types.h"

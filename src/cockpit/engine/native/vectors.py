@@ -116,6 +116,21 @@ def words(tensors: Sequence[Tensor]) -> Tensor | None:
     return found
 
 
+def copied(to: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
+    """Copy tensors if they are contiguous and of the types of their places, on a CPU; say whether that was done."""
+    call: Any = None if library()[0] is None else getattr(library()[0], "copies", None)
+    pairs = list(zip(to, values, strict=True))
+    if call is None or not all(
+        x.is_cpu and y.is_cpu and x.dtype is y.dtype and x.is_contiguous() and y.is_contiguous()
+        for x, y in pairs
+    ):
+        return False
+    a, b = (array(ctypes.c_void_p, [t.data_ptr() for t in tensors]) for tensors in (to, values))
+    sizes = array(ctypes.c_int64, [t.nbytes for t in values])
+    run(call, a, b, sizes, ctypes.c_int64(len(pairs)), kept=(to, values), written=to)
+    return True
+
+
 def _rows(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
     """Return tensors whose rows are without gaps, and where each row begins."""
     kept = [t if t.stride(1) == 1 else t.contiguous() for t in tensors]
