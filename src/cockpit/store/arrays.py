@@ -7,14 +7,25 @@ can be told.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 import numpy as np
 
-from cockpit.store.codec import narrow, pack_array, pack_edges, pack_ints
+from cockpit.store.codec import narrow, pack_array, pack_arrays, pack_edges, pack_ints
 from cockpit.store.record import Edges, Histogram, Histograms
 
 USUAL = 16
 """How many edges are known by identity."""
+
+
+ARRAY = (
+    "INSERT INTO array (id, series, step, kind, dtype, shape, data, edges, edges_2, "
+    "underflow, overflow, nan, inf, status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+BLOCK = (
+    "INSERT INTO block (id, layout, step, dtype, shape, data, edges, edges_2, outside, status) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class Arrays:
@@ -30,31 +41,37 @@ class Arrays:
 
     def put(self, series: int, step: int, value: Histogram | np.ndarray | np.float64, status: str) -> None:
         """Write one value of one series."""
-        edges: tuple[int | None, int | None] = (None, None)
-        outside: tuple[int | None, ...] = (None, None, None, None)
         if isinstance(value, Histogram):
-            packed = pack_array(narrow(np.asarray(value.counts)))
-            edges = self._edges_numbers(value.edges)
-            outside = (int(value.underflow), int(value.overflow), int(value.nan), int(value.inf))
-            kind = "histogram"
-        else:
-            packed = pack_array(np.asarray(value))
-            kind = "array" if isinstance(value, np.ndarray) else "number"
-        self._db.execute(
-            "INSERT INTO array (id, series, step, kind, dtype, shape, data, edges, edges_2, "
-            "underflow, overflow, nan, inf, status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (self._next(), series, step, kind, *packed, *edges, *outside, status),
-        )
+            self.put_histograms(series, (step,), (value,), (status,))
+            return
+        packed = pack_array(np.asarray(value))
+        kind = "array" if isinstance(value, np.ndarray) else "number"
+        self._db.execute(ARRAY, (self._next(), series, step, kind, *packed, *[None] * 6, status))
 
-    def put_block(self, layout: int, step: int, value: Histograms, status: str | None) -> None:
-        """Write the histograms of all series of a layout."""
-        packed = pack_array(narrow(value.counts))
-        edges = self._edges_numbers(value.edges)
-        self._db.execute(
-            "INSERT INTO block (id, layout, step, dtype, shape, data, edges, edges_2, outside, status) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (self._next(), layout, step, *packed, *edges, pack_ints(value.outside), status),
-        )
+    def put_histograms(
+        self, series: int, steps: Sequence[int], values: Sequence[Histogram], statuses: Sequence[str]
+    ) -> None:
+        """Write histograms of one series, of one shape."""
+        packed = pack_arrays(narrow(np.stack([np.asarray(value.counts) for value in values])))
+        rows = [
+            (
+                *(series, step, "histogram", *each, *self._edges_numbers(value.edges)),
+                *(int(value.underflow), int(value.overflow), int(value.nan), int(value.inf), status),
+            )
+            for step, value, each, status in zip(steps, values, packed, statuses, strict=True)
+        ]
+        self._db.executemany(ARRAY, [(self._next(), *row) for row in rows])
+
+    def put_blocks(
+        self, layout: int, steps: Sequence[int], values: Sequence[Histograms], status: str | None
+    ) -> None:
+        """Write the histograms of all series of a layout at some steps."""
+        packed = pack_arrays(narrow(np.stack([value.counts for value in values])))
+        rows = [
+            (layout, step, *each, *self._edges_numbers(value.edges), pack_ints(value.outside), status)
+            for step, value, each in zip(steps, values, packed, strict=True)
+        ]
+        self._db.executemany(BLOCK, [(self._next(), *row) for row in rows])
 
     def cut(self, step: int) -> None:
         """Delete everything at or beyond a step."""

@@ -69,10 +69,17 @@ def narrow(counts: Ints) -> npt.NDArray[Any]:
 
 def pack_array(values: npt.NDArray[Any]) -> tuple[str, str, bytes]:
     """Return (dtype, shape, data) as the table ``array`` holds them; Python objects are refused."""
+    return pack_arrays(values[None])[0]
+
+
+def pack_arrays(values: npt.NDArray[Any]) -> list[tuple[str, str, bytes]]:
+    """Return what `pack_array` does of each of several arrays of one shape, which lie along the first axis."""
     if values.dtype.kind not in "biufc":
         raise TypeError(f"an array of {values.dtype} cannot be stored, only numbers can")
     big = values.astype(values.dtype.newbyteorder(">"), order="C", copy=False)
-    return big.dtype.str, _shape(values.shape), zlib.compress(big.tobytes(), 1)
+    dtype, shape = big.dtype.str, _shape(values.shape[1:])
+    rows = big.reshape(len(big), -1)  # (a number by itself would have the machine's own order)
+    return [(dtype, shape, zlib.compress(row.tobytes(), 1)) for row in rows]
 
 
 @lru_cache(maxsize=64)

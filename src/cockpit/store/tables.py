@@ -88,11 +88,11 @@ class Tables:
         self._rows.forget()
 
     def _opened(self, item: Record | Column | Columns) -> Iterable[Record | Column]:
-        """Return what is to be written one by one: all but numbers of several steps, which are taken here."""
+        """Return what is to be written one by one: all but what comes of several steps, which is taken here."""
         if type(item) is not Columns:
             return (item,)  # type: ignore[return-value]
         try:
-            return () if self._put_numbers(item) else item
+            return () if self._put_numbers(item) or self._put_histograms(item) else item
         except (TypeError, ValueError, OverflowError, AttributeError):
             return item  # which of them it is, is seen then
 
@@ -118,6 +118,25 @@ class Tables:
             self._rows.add_steps(steps, piece, numbers)
         return True
 
+    def _put_histograms(self, columns: Columns) -> bool:
+        """Write several steps of histograms; return whether that is what they are. If it raises, none is written."""
+        parts, steps = columns.parts or [], [_checked(step) for step in columns.steps]
+        if isinstance(parts, tuple) or not all(type(value) is Histogram for value in columns.values):
+            return False
+        if any(each.names is not parts[0].names for each in parts):
+            return False
+        piece = (
+            self._index.piece(Column(0, columns.name, marks=columns.marks), parts[0].names) if parts else None
+        )
+        series = self._index.series(columns.name, "")
+        self._expect_arrays((series,) if piece is None else (series, *piece.series))
+        statuses = [text(status) for status in columns.statuses or ("ok",) * len(steps)]
+        self._arrays.put_histograms(series, steps, columns.values, statuses)  # type: ignore[arg-type]
+        if piece is not None:
+            status = Status.of(len(parts[0]), piece.marks).packed()
+            self._arrays.put_blocks(self._index.layout(piece.series), steps, parts, status)
+        return True
+
     def _put_record(self, record: Record) -> None:
         value = record.value
         if type(value) is not float:
@@ -132,9 +151,7 @@ class Tables:
             self._rows.add(int(record.step), single, _bytes_of(value), str(record.status))
 
     def _put_array(self, record: Record, value: Histogram | np.ndarray | np.float64) -> None:
-        step, series = int(record.step), self._index.series(record.name, record.scope)
-        if not -(2**63) <= step < 2**63:
-            raise OverflowError("the step does not fit into 64 bits")
+        step, series = _checked(record.step), self._index.series(record.name, record.scope)
         self._expect_arrays((series,))
         self._arrays.put(series, step, value, text(record.status))
 
@@ -150,7 +167,7 @@ class Tables:
         if isinstance(parts, Histograms):
             self._expect_arrays(piece.series)
             status = Status.of(len(parts), piece.marks).packed()
-            self._arrays.put_block(self._index.layout(piece.series), step, parts, status)
+            self._arrays.put_blocks(self._index.layout(piece.series), (step,), (parts,), status)
         elif piece.numbers:
             self._rows.add(step, piece, parts.array.tobytes())
         else:
@@ -167,3 +184,10 @@ class Tables:
         if not self._index.holds_arrays(series):
             self._rows.write()  # numbers that came before are older
             self._index.expect_arrays(series)
+
+
+def _checked(step: int) -> int:
+    """Return a step that SQLite can hold."""
+    if not -(2**63) <= int(step) < 2**63:
+        raise OverflowError("the step does not fit into 64 bits")
+    return int(step)
