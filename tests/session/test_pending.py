@@ -16,7 +16,7 @@ from cockpit import Cockpit, GradAbsMax, GradHist1d, Quantity, Run
 from cockpit.engine.needs import Known
 from cockpit.engine.observed import Observed
 from cockpit.engine.table import Table
-from cockpit.engine.transfer import Transfer
+from cockpit.engine.transfer import Transfer, packed
 from cockpit.presets import ECONOMY
 from cockpit.quantities.quantity import Observation, OptimizerView
 from cockpit.session import pending
@@ -334,3 +334,17 @@ def test_where_recording_takes_long_steps_wait_longer(monkeypatch: pytest.Monkey
         assert not backlog.ripe
         now[0] += 0.02 * patience
         assert backlog.ripe
+
+
+def test_after_a_large_step_small_ones_wait_for_each_other_again() -> None:
+    def waiting(size: int) -> Pending:
+        observed = Observed(1, Table({}), {})
+        observed.add([], Transfer(packed([torch.zeros(size, dtype=torch.float64)])))
+        return Pending(0, observed, OptimizerView("SGD", {}, True, (0.1,)), [], [], 0.0)
+
+    backlog, most = Backlog(), []
+    for size in (4, 4, 2**18, 2**18, 4, 4, 4):
+        backlog.add(waiting(size))
+        most.append(backlog._most)
+    few = 1 + pending.LARGEST // (8 * 2**18)
+    assert most == [LONGEST, LONGEST, few, few, few, LONGEST, LONGEST]

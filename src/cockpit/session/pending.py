@@ -182,6 +182,8 @@ class Backlog:
         """How many steps like the newest may wait for each other."""
         self._size = (0, True)
         """How many bytes of numbers the newest has, and whether it has nothing else."""
+        self._steady = False
+        """Whether that is so of the two newest."""
         self._patience = PATIENCE
         self._last = -PATIENCE
 
@@ -190,22 +192,24 @@ class Backlog:
 
     def add(self, step: Pending) -> None:
         """Let a step wait."""
-        if self._patient:
-            self._share(step.observed)
-        self._steps.append(step)
-        if self._patient:
-            size, small = self._size  # large and small ones may alternate
+        if self._patient and not (self._shares(step.observed) and self._steady):
+            size, small = before = self._size  # large and small ones may alternate
             self._size = step.observed.size, step.observed.small
+            self._steady = before == self._size
             largest = max(1, size, self._size[0])
             self._most = min(LONGEST, 1 + LARGEST // largest) if small and self._size[1] else 1
+        self._steps.append(step)
 
-    def _share(self, newest: Observed) -> None:
-        """Let steps that are alike share what they have in common."""
+    def _shares(self, newest: Observed) -> bool:
+        """Let steps that are alike share what they have in common; say whether this one is like the one before."""
         before, self._newest = self._newest, None
         if newest.small:
-            if before is not None and alike(before[0], newest):
+            like = before is not None and alike(before[0], newest)
+            if before is not None and like:
                 newest.share(*before[1:])
             self._newest = newest, newest.table, newest.known
+            return like
+        return False
 
     @property
     def ripe(self) -> bool:
