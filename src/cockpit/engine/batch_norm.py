@@ -66,7 +66,7 @@ def twice(
         torch.zeros_like(like) if g is None else g
         for g, like in zip(vectors, (x, moments[0], moments[0]), strict=True)
     )
-    if all(map(is_there, (v, a, b))):
+    if all(map(native.is_there, (v, a, b))):
         found = native.batch_norm_twice((v, a, b), delta, x, w, moments)
         if found is not None:
             return found
@@ -80,15 +80,6 @@ def twice(
     by_delta = g * (v - of_v) + (a - g * vz) * z + b
     more = (at_z * z).mean(over, keepdim=True) + g * rest
     return by_delta, s * (at_z - at_z.mean(over, keepdim=True) - more * z), (s * rest).reshape(-1) * count
-
-
-def is_there(t: Tensor) -> bool:
-    """Say whether a tensor has memory: several that are treated as one (`vmap`) have none that could be read."""
-    try:
-        t.data_ptr()
-    except RuntimeError:
-        return False
-    return True
 
 
 def derived(node: Any) -> Callable[[Gradients, Gradients], Gradients | None]:

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cockpit.engine import native
-from cockpit.engine.batch_norm import is_there
 
 
 class GeluGradient(torch.autograd.Function):
@@ -44,7 +43,7 @@ def twice(
     if needed[0]:
         by_delta = torch.ops.aten.gelu_backward(v, x, approximate=approximate)
     if needed[1]:
-        by_x = native.gelu_twice(v, delta, x, approximate == "tanh") if is_there(v) else None
+        by_x = native.gelu_twice(v, delta, x, approximate == "tanh") if native.is_there(v) else None
         by_x = v * (delta * _second(x, approximate)) if by_x is None else by_x
     return by_delta, by_x
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from cockpit.engine import native
-from cockpit.engine.batch_norm import is_there
 
 
 class SoftmaxGradient(torch.autograd.Function):
@@ -24,7 +23,7 @@ class SoftmaxGradient(torch.autograd.Function):
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return the derivatives by p and d, in operations of torch where they are going to be derived again."""
         p, d = ctx.saved_tensors
-        found = None if torch.is_grad_enabled() or not is_there(v) else native.softmax_twice(v, p, d)
+        found = None if torch.is_grad_enabled() or not native.is_there(v) else native.softmax_twice(v, p, d)
         if found is not None:
             return found
         of_v, of_d = ((p * t).sum(-1, keepdim=True) for t in (v, d))

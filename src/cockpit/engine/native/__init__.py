@@ -5,7 +5,7 @@ from cockpit.engine.native.fused import block_statistics, outer_statistics
 from cockpit.engine.native.gelu import gelu_twice
 from cockpit.engine.native.histogram import count, count_outer, places
 from cockpit.engine.native.images import Taps, patches
-from cockpit.engine.native.library import serves, status
+from cockpit.engine.native.library import is_there, serves, status
 from cockpit.engine.native.normed import scale_and_shift
 from cockpit.engine.native.seen import look
 from cockpit.engine.native.softmax import softmax_twice
@@ -21,6 +21,7 @@ __all__ = [
     "count_outer",
     "gelu_twice",
     "inner",
+    "is_there",
     "lengths",
     "look",
     "negated",

@@ -41,6 +41,15 @@ def serves(*tensors: Tensor) -> bool:
     return library()[0] is not None
 
 
+def is_there(t: Tensor) -> bool:
+    """Say whether a tensor has memory: several that are treated as one (`vmap`) have none that could be read."""
+    try:
+        t.data_ptr()
+    except RuntimeError:
+        return False
+    return True
+
+
 @cache
 def kernel(name: str, dtype: torch.dtype) -> Callable[..., int]:
     """Return a kernel for numbers of a type."""
