@@ -111,6 +111,25 @@ def test_what_is_not_finite_is_noted_where_it_is() -> None:
     assert [[kind for kind, _ in step.notes] for step in (*steps, bad)] == [[], [], [], ["nonfinite_loss"]]
 
 
+def test_replayed_steps_keep_their_numbers_where_one_of_them_is_not_finite() -> None:
+    def replayed(seed: int, length: float) -> Observed:
+        found = Observed(5, Table(PARAMETERS), {Known.LOSSES: None})
+        pack = packed([torch.tensor(length, dtype=torch.float64), normal(5, seed=seed)])
+        found.add([(GRADIENTS, ("a",))], Transfer(pack))
+        return found
+
+    steps = [replayed(k, torch.nan if k == 2 else float(k)) for k in range(4)]
+    for step in steps[1:]:
+        step.share(steps[0].table, steps[0].known)
+    together = Settled(steps)
+    for k, step in enumerate(steps):
+        assert np.array_equal(
+            together.step(k).table.stacked(GRADIENTS)[1], [torch.nan if k == 2 else k], True
+        )
+        assert torch.equal(step.known[Known.LOSSES], normal(5, seed=k))
+        assert [kind for kind, _ in step.notes] == (["nonfinite_gradient"] if k == 2 else [])
+
+
 def test_steps_that_differ_are_not_alike() -> None:
     one = observed(0)
     assert alike(one, observed(1))

@@ -84,7 +84,7 @@ class Observed:
 
     def own(self) -> Table:
         """Return its table, to enter numbers into: not the empty one that it may `share`."""
-        if not self.table.entered:
+        if self.table.blank:
             self.table = self.table.emptied()
         self.known = dict(self.known)
         return self.table
@@ -92,7 +92,7 @@ class Observed:
     def share(self, table: Table, known: dict[Known, Any]) -> None:
         """Wait with the empty table of a step that is alike: Python's garbage collector walks over all that wait."""
         told = {*self.known.values(), *known.values()} - {None}
-        if not (told or self.table.entered or table.entered) and self.known.keys() == known.keys():
+        if not told and self.table.blank and table.blank and self.known.keys() == known.keys():
             self.table, self.known = table, known
 
     def settle(self) -> None:

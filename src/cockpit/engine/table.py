@@ -184,6 +184,11 @@ class Table:
         """The statistics that are joined."""
         return list(self._joined)
 
+    @property
+    def blank(self) -> bool:
+        """Whether it holds no numbers yet, neither on the device nor on the host."""
+        return not self._joined and not self._stacked
+
     def settle(self, statistic: Statistic, names: tuple[str, ...], values: npt.NDArray[np.float64]) -> None:
         """Take a statistic's numbers as they arrived on the host, [P, …]."""
         self._stacked[statistic] = (names, values)

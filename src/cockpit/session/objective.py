@@ -36,9 +36,8 @@ class Objective:
             if len(self._weights) >= LATELY:
                 self._weights.clear()
             weights = self._weights[kind] = _derivative(losses)
-        if (
-            _run is None or torch.autograd.backward is not _backward
-        ):  # somebody has put something in its place
+        replaced = torch.autograd.backward is not _backward  # by whoever wants to see all passes
+        if _run is None or replaced:
             torch.autograd.backward(losses, weights)
         else:
             _run((losses,), (weights,), False, False, (), allow_unreachable=True, accumulate_grad=True)

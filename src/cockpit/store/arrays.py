@@ -49,9 +49,14 @@ class Arrays:
         self._db.execute(ARRAY, (self._next(), series, step, kind, *packed, *[None] * 6, status))
 
     def put_histograms(
-        self, series: int, steps: Sequence[int], values: Sequence[Histogram], statuses: Sequence[str]
+        self,
+        series: int,
+        steps: Sequence[int],
+        values: Sequence[Histogram],
+        statuses: Sequence[str],
+        blocks: Sequence[Sequence[object]] = (),
     ) -> None:
-        """Write histograms of one series, of one shape."""
+        """Write histograms of one series, of one shape, and ``blocks`` (see there) of the same steps."""
         packed = pack_arrays(narrow(np.stack([np.asarray(value.counts) for value in values])))
         rows = [
             (
@@ -61,17 +66,21 @@ class Arrays:
             for step, value, each, status in zip(steps, values, packed, statuses, strict=True)
         ]
         self._db.executemany(ARRAY, [(self._next(), *row) for row in rows])
+        self.put_blocks(blocks)
 
-    def put_blocks(
+    def put_blocks(self, rows: Sequence[Sequence[object]]) -> None:
+        """Write what `blocks` has prepared."""
+        self._db.executemany(BLOCK, [(self._next(), *row) for row in rows])
+
+    def blocks(
         self, layout: int, steps: Sequence[int], values: Sequence[Histograms], status: str | None
-    ) -> None:
-        """Write the histograms of all series of a layout at some steps."""
+    ) -> Sequence[Sequence[object]]:
+        """Prepare the histograms of all series of a layout at some steps; if it raises, nothing is written."""
         packed = pack_arrays(narrow(np.stack([value.counts for value in values])))
-        rows = [
+        return [
             (layout, step, *each, *self._edges_numbers(value.edges), pack_ints(value.outside), status)
             for step, value, each in zip(steps, values, packed, strict=True)
         ]
-        self._db.executemany(BLOCK, [(self._next(), *row) for row in rows])
 
     def cut(self, step: int) -> None:
         """Delete everything at or beyond a step."""

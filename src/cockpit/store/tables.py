@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -131,10 +131,11 @@ class Tables:
         series = self._index.series(columns.name, "")
         self._expect_arrays((series,) if piece is None else (series, *piece.series))
         statuses = [text(status) for status in columns.statuses or ("ok",) * len(steps)]
-        self._arrays.put_histograms(series, steps, columns.values, statuses)  # type: ignore[arg-type]
+        blocks: Sequence[Sequence[object]] = ()
         if piece is not None:
             status = Status.of(len(parts[0]), piece.marks).packed()
-            self._arrays.put_blocks(self._index.layout(piece.series), steps, parts, status)
+            blocks = self._arrays.blocks(self._index.layout(piece.series), steps, parts, status)
+        self._arrays.put_histograms(series, steps, columns.values, statuses, blocks)  # type: ignore[arg-type]
         return True
 
     def _put_record(self, record: Record) -> None:
@@ -167,7 +168,8 @@ class Tables:
         if isinstance(parts, Histograms):
             self._expect_arrays(piece.series)
             status = Status.of(len(parts), piece.marks).packed()
-            self._arrays.put_blocks(self._index.layout(piece.series), (step,), (parts,), status)
+            layout = self._index.layout(piece.series)
+            self._arrays.put_blocks(self._arrays.blocks(layout, (step,), (parts,), status))
         elif piece.numbers:
             self._rows.add(step, piece, parts.array.tobytes())
         else:
