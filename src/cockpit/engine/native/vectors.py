@@ -100,34 +100,32 @@ def negated(x: Tensor, bits: Tensor) -> Tensor | None:
 
 def words(tensors: Sequence[Tensor]) -> Tensor | None:
     """Return numbers on a CPU behind each other, int64: the bits of float64 and int64, float32 as float64."""
-    call: Any = None if library()[0] is None else getattr(library()[0], "words", None)
+    loaded: Any = library()[0]
+    if loaded is None or not all([t.is_cpu for t in tensors]):
+        return None
     kept = [
         t if t.dtype in WORDS else t.to(torch.float64 if t.is_floating_point() else torch.int64)
         for t in tensors
     ]
     kept = [t.contiguous() for t in kept]
-    if call is None or not all(t.is_cpu for t in kept):
-        return None
     sizes = [t.numel() for t in kept]
     found = torch.empty(sum(sizes), dtype=torch.int64)
     places = array(ctypes.c_void_p, [t.data_ptr() for t in kept])
     lengths, narrow = (array(ctypes.c_int64, x) for x in (sizes, [t.dtype == torch.float32 for t in kept]))
-    run(call, places, lengths, narrow, ctypes.c_int64(len(kept)), pointer(found), kept=(kept, found))
+    count = ctypes.c_int64(len(kept))
+    run(loaded.words, places, lengths, narrow, count, pointer(found), kept=(kept, found))
     return found
 
 
 def copied(to: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
     """Copy tensors if they are contiguous and of the types of their places, on a CPU; say whether that was done."""
-    call: Any = None if library()[0] is None else getattr(library()[0], "copies", None)
-    pairs = list(zip(to, values, strict=True))
-    if call is None or not all(
-        x.is_cpu and y.is_cpu and x.dtype is y.dtype and x.is_contiguous() and y.is_contiguous()
-        for x, y in pairs
-    ):
+    if not all([t.is_cpu and t.is_contiguous() for t in (*to, *values)]):
+        return False
+    if [t.dtype for t in to] != [t.dtype for t in values] or (found := library()[0]) is None:
         return False
     a, b = (array(ctypes.c_void_p, [t.data_ptr() for t in tensors]) for tensors in (to, values))
     sizes = array(ctypes.c_int64, [t.nbytes for t in values])
-    run(call, a, b, sizes, ctypes.c_int64(len(pairs)), kept=(to, values), written=to)
+    run(found.copies, a, b, sizes, ctypes.c_int64(len(values)), kept=(to, values), written=to)
     return True
 
 
