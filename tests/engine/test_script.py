@@ -15,6 +15,7 @@ from cockpit.engine.recorder import Recorder, ScriptRecorder
 from cockpit.engine.script import Script, note, noted
 
 CPU = torch.device("cpu")
+compiled = pytest.mark.skipif(not native.status().startswith("compiled"), reason="no compiler")
 
 
 def drawn(seed: int, *shape: int) -> Tensor:
@@ -72,6 +73,7 @@ def test_nothing_is_done_while_it_is_noted() -> None:
     assert counter.tolist() == [1, 2, 2]
 
 
+@compiled
 def test_kernels_do_nothing_either() -> None:
     place, last = torch.ones(3), torch.zeros(3)
     repeat, _ = ScriptRecorder(CPU).record(lambda: native.copied([last], [place]))
@@ -88,7 +90,7 @@ READERS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@pytest.mark.skipif(native.status().startswith("by torch"), reason="no compiler")
+@compiled
 @pytest.mark.parametrize("name", READERS)
 def test_what_kernels_read_may_lie_elsewhere(name: str) -> None:
     place, work = drawn(0, 5, 4), READERS[name]
@@ -110,6 +112,7 @@ def test_what_torch_reads_may_not(name: str) -> None:
     assert recorder.feed_of(repeat, place) is None
 
 
+@compiled
 def test_what_kernels_and_torch_read_or_what_is_written_may_not() -> None:
     place, other = drawn(0, 5, 4), drawn(1, 5, 4)
 
