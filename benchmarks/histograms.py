@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cockpit.engine.binning import Grid
-from cockpit.engine.counting import count, count_outer
+from cockpit.engine.numbers.binning import Grid
+from cockpit.engine.numbers.counting import count, count_outer
 
 EXAMPLES = 128
 ONE, ODD, SAME, TWO = (

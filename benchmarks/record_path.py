@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from cockpit.engine.table import Table
+from cockpit.engine.answers.table import Table
 from cockpit.quantities.quantity import Observation, OptimizerView, Quantity, Reading
 from cockpit.session.recorder import Recorder
 from cockpit.store.record import Column, Histogram, Histograms, Numbers

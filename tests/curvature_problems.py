@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cockpit.engine.loss_graph import LossGraph
+from cockpit.engine.curvature.loss_graph import LossGraph
 
 F64 = torch.float64
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.gradients.individual import ExampleGradients
+from cockpit.engine.gradients.parts import Part
 from cockpit.engine.layers.formula import Call, Layout, Replay, formula_for
-from cockpit.engine.parts import Part
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -31,7 +31,7 @@ from cockpit import (
     UpdateSize,
     every,
 )
-from cockpit.engine.binning import edges
+from cockpit.engine.numbers.binning import edges
 from cockpit.presets import FULL
 from cockpit.testing import Problem, problems
 

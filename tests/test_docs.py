@@ -13,7 +13,7 @@ import pytest
 
 import cockpit
 from cockpit.cli import main
-from cockpit.engine.coverage import Way
+from cockpit.engine.coverage.coverage import Way
 from cockpit.presets import PRESETS
 from cockpit.registry import make_quantity, quantity_classes
 

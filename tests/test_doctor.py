@@ -18,7 +18,7 @@ from cockpit.doctor.check import Check
 from cockpit.doctor.command import main
 from cockpit.doctor.coverage import MEANING, covered, groups
 from cockpit.doctor.target import Target, find_target
-from cockpit.engine.coverage import Way
+from cockpit.engine.coverage.coverage import Way
 from cockpit.errors import CockpitError
 
 SCRIPT = """

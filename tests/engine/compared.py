@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from cockpit import Cockpit
-from cockpit.engine import passes as passes_module
-from cockpit.engine.recorder import Recorder
+from cockpit.engine.scripts.recorder import Recorder
+from cockpit.engine.steps import passes as passes_module
 from session.loops import FIRST_ORDER, Records, differences, net, plain, sgd, trained
 
 Body = Callable[[Cockpit, nn.Module, Any, int], object]

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cockpit import Cockpit, Histogram, attach
-from cockpit.engine import recorder
-from cockpit.engine.replay import Replay
-from cockpit.engine.tape import Tape
+from cockpit.engine.scripts import recorder
+from cockpit.engine.tapes.replay import Replay
+from cockpit.engine.tapes.tape import Tape
 from cockpit.presets import ECONOMY
 from session.loops import Records, differences, records
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cockpit import Cockpit, HessMaxEV, HessTrace, Quantity, Run
-from cockpit.engine import curvature_tapes
-from cockpit.engine.gradient_graph import GradientGraph
-from cockpit.engine.lean import Found
+from cockpit.engine.curvature import curvature_tapes
+from cockpit.engine.derivatives.gradient_graph import GradientGraph
+from cockpit.engine.derivatives.lean import Found
 from layer_check import filled, normal
 
 FIRST = 5

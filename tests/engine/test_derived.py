@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cockpit.engine import lengths
 from cockpit.engine.derived import (
     Derived,
     Length,
@@ -16,9 +15,10 @@ from cockpit.engine.derived import (
     Takeuchi,
     Trace,
 )
-from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.gradients.individual import ExampleGradients
+from cockpit.engine.gradients.parts import Dense
 from cockpit.engine.needs import Diagonal, Known
-from cockpit.engine.parts import Dense
+from cockpit.engine.numbers import lengths
 from cockpit.engine.statistics import Join, SquareSum, Total
 from layer_check import normal
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cockpit.engine.coverage import Way
+from cockpit.engine.answers.observed import Observed
+from cockpit.engine.answers.requests import LAST, MEAN, UPDATE
+from cockpit.engine.coverage.coverage import Way
 from cockpit.engine.derived import Length
 from cockpit.engine.engine import Engine
-from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.gradients.individual import ExampleGradients
 from cockpit.engine.needs import Known, Need
-from cockpit.engine.observed import Observed
-from cockpit.engine.requests import LAST, MEAN, UPDATE
 from cockpit.engine.statistics import Norm2, Total
 from cockpit.errors import Gap
 from layer_check import by_autograd, filled, normal

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from cockpit.engine import gradients
-from cockpit.engine.binning import EXTRA, bin_index, edges
-from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.histograms import Histogram1d, Histogram2d
-from cockpit.engine.parts import Dense, Outer, Part
+from cockpit.engine.gradients import individual
+from cockpit.engine.gradients.histograms import Histogram1d, Histogram2d
+from cockpit.engine.gradients.individual import ExampleGradients
+from cockpit.engine.gradients.parts import Dense, Outer, Part
+from cockpit.engine.numbers.binning import EXTRA, bin_index, edges
 from cockpit.engine.statistics import (
     AbsMax,
     Direction,
@@ -147,7 +147,7 @@ def test_what_never_joins_over_parameters_has_their_shape() -> None:
 @pytest.mark.parametrize("statistic", ALL, ids=lambda s: type(s).__name__)
 def test_blocks_do_not_change_a_statistic(statistic: Statistic, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = statistic.reduce(example_gradients())
-    monkeypatch.setattr(gradients, "BLOCK", 24)  # two examples at a time
+    monkeypatch.setattr(individual, "BLOCK", 24)  # two examples at a time
     found = statistic.reduce(example_gradients())
     if isinstance(statistic, Quantiles):
         assert bool((found >= whole - 1e-12).all())

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.parts import Dense
+from cockpit.engine.gradients.individual import ExampleGradients
+from cockpit.engine.gradients.parts import Dense
 from cockpit.legacy import Cockpit, extend, quantities
 from cockpit.legacy.slopes import Held
 from legacy.training import always, batches, network, sgd, step

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cockpit import HessMaxEV
+from cockpit.engine.curvature.tracking import TrackedEigenvalue
 from cockpit.engine.needs import TopEigenvalue
-from cockpit.engine.tracking import TrackedEigenvalue
 
 
 @pytest.mark.parametrize(

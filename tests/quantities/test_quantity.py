@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from cockpit import Run
+from cockpit.engine.answers.table import Table
 from cockpit.engine.needs import Known, Need
 from cockpit.engine.statistics import Norm2
-from cockpit.engine.table import Table
 from cockpit.errors import CockpitError, Gap
 from cockpit.quantities.quantity import (
     Memory,

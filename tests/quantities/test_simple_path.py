@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cockpit import Cockpit, GradAbsMax, GradHist1d, HessMaxEV, Histogram
-from cockpit.engine import curvature_tapes
+from cockpit.engine.curvature import curvature_tapes
 from cockpit.testing import problem, problems
 from session.loops import FIRST_ORDER, Records, differences, events, records
 from watched import ADDITIVE

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cockpit import Quantity
-from cockpit.engine.observed import Observed
+from cockpit.engine.answers.observed import Observed
 from cockpit.quantities.quantity import Observation
 from cockpit.session import pending
 from cockpit.session.recorder import Recorder

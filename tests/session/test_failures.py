@@ -35,12 +35,12 @@ def trained(start: Callable[..., Cockpit] | None, folder: Path, blind: bool = Fa
 @pytest.mark.parametrize(
     ("place", "start", "blind"),
     [
-        ("cockpit.engine.batch.Batch.weigh", Cockpit, False),
-        ("cockpit.engine.accumulated.Accumulated.weigh", Cockpit, False),
-        ("cockpit.engine.capture.Use.__init__", Cockpit, False),
-        ("cockpit.engine.passes.Passes._prepare", Cockpit, True),
-        ("cockpit.engine.passes.gradient_versions", attach, False),
-        ("cockpit.engine.proxy.Proxy.__init__", attach, False),
+        ("cockpit.engine.steps.batch.Batch.weigh", Cockpit, False),
+        ("cockpit.engine.steps.accumulated.Accumulated.weigh", Cockpit, False),
+        ("cockpit.engine.seeing.capture.Use.__init__", Cockpit, False),
+        ("cockpit.engine.steps.passes.Passes._prepare", Cockpit, True),
+        ("cockpit.engine.steps.passes.gradient_versions", attach, False),
+        ("cockpit.engine.seeing.proxy.Proxy.__init__", attach, False),
     ],
 )
 def test_a_failing_hook_is_an_event(

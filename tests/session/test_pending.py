@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from cockpit import Cockpit, GradAbsMax, GradHist1d, Quantity, Run
+from cockpit.engine.answers.observed import Observed
+from cockpit.engine.answers.table import Table
+from cockpit.engine.answers.transfer import Transfer, packed
 from cockpit.engine.needs import Known
-from cockpit.engine.observed import Observed
-from cockpit.engine.table import Table
-from cockpit.engine.transfer import Transfer, packed
 from cockpit.presets import ECONOMY
 from cockpit.quantities.quantity import Observation, OptimizerView
 from cockpit.session import pending

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from cockpit.engine.answers.table import Table
 from cockpit.engine.needs import Need
 from cockpit.engine.statistics import Norm2
-from cockpit.engine.table import Table
 from cockpit.errors import Gap
 from cockpit.instruments.overview import run_card
 from cockpit.quantities.quantity import Observation, OptimizerView, Quantity, Reading

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from cockpit import Alpha, Cockpit, GradAbsMax, GradHist1d, HessMaxEV, HessTrace, InnerTest, Run, every
-from cockpit.engine.recorder import Recorder
+from cockpit.engine.scripts.recorder import Recorder
 from session.loops import batch, differences, events, everything, losses_of, net, records, sgd
 
 

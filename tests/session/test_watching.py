@@ -271,7 +271,7 @@ def test_the_share_of_time_is_stored(tmp_path: Path) -> None:
 
 def test_a_step_at_which_watching_took_long_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are compiled at the first steps, and nobody should wonder why training stands still."""
-    monkeypatch.setattr("cockpit.engine.meter.LONG", 0.0)
+    monkeypatch.setattr("cockpit.engine.seeing.meter.LONG", 0.0)
     with Cockpit(model := net(), opt := sgd(model), quantities=["norm_test"], run=tmp_path) as cockpit:
         plain(cockpit, model, opt, 0)
         opt.step()

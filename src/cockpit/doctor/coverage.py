@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 import cockpit.engine.layers  # noqa: F401 - fills the register of formulas
 from cockpit.doctor.target import Target
-from cockpit.engine.coverage import couples_examples
+from cockpit.engine.coverage.coverage import couples_examples
 from cockpit.engine.layers.formula import formula_for
 from cockpit.errors import CockpitError
 from cockpit.session import Cockpit

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.lengths import FEW, groups, squared_lengths
+from cockpit.engine.gradients.individual import ExampleGradients
 from cockpit.engine.needs import Diagonal, DiagonalVariance, Known
-from cockpit.engine.precision import wide_dtype
+from cockpit.engine.numbers.lengths import FEW, groups, squared_lengths
+from cockpit.engine.numbers.precision import wide_dtype
+from cockpit.engine.numbers.sums import signed_sums, wide_sum
+from cockpit.engine.numbers.takeuchi import takeuchi, takeuchi_of_all
 from cockpit.engine.statistics import Join, SquareSum, Statistic, Total
-from cockpit.engine.sums import signed_sums, wide_sum
-from cockpit.engine.takeuchi import takeuchi, takeuchi_of_all
 
 
 class Folded(Statistic):

@@ -16,23 +16,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cockpit.engine.capture import Capture
-from cockpit.engine.coverage import Coverage
+from cockpit.engine.answers.observed import Observed
+from cockpit.engine.answers.ranks import Ranks
+from cockpit.engine.answers.requests import UPDATE, Requests, requests
+from cockpit.engine.answers.table import Table
+from cockpit.engine.coverage.coverage import Coverage
+from cockpit.engine.curvature.step_curvature import Curvatures
 from cockpit.engine.derived import Separation
-from cockpit.engine.ending import Ending, Reader, give_up_update
-from cockpit.engine.factored import Vectors
-from cockpit.engine.lengths import squared_lengths
-from cockpit.engine.motion import Motion
 from cockpit.engine.needs import Need
-from cockpit.engine.observed import Observed
-from cockpit.engine.passes import Passes
-from cockpit.engine.proxy import Proxy
-from cockpit.engine.ranks import Ranks
-from cockpit.engine.recorder import Recorder
-from cockpit.engine.requests import UPDATE, Requests, requests
-from cockpit.engine.step import Step, gradient_versions
-from cockpit.engine.step_curvature import Curvatures
-from cockpit.engine.table import Table
+from cockpit.engine.numbers.lengths import squared_lengths
+from cockpit.engine.scripts.recorder import Recorder
+from cockpit.engine.seeing.capture import Capture
+from cockpit.engine.seeing.proxy import Proxy
+from cockpit.engine.steps.ending import Ending, Reader, give_up_update
+from cockpit.engine.steps.factored import Vectors
+from cockpit.engine.steps.motion import Motion
+from cockpit.engine.steps.passes import Passes
+from cockpit.engine.steps.step import Step, gradient_versions
 
 LATELY = 8
 """How many kinds of requests are remembered."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.gradients.individual import ExampleGradients
 from cockpit.engine.statistics import Join, Statistic
 
 

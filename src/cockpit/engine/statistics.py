@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.gradients.individual import ExampleGradients
 
 
 class Join(Enum):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cockpit.engine.graph import frontier
+from cockpit.engine.derivatives.graph import frontier
 from cockpit.errors import Gap
 from cockpit.legacy.extension import unreduced
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
+from cockpit.engine.answers.observed import Observed
 from cockpit.engine.derived import Length
-from cockpit.engine.lengths import squared_lengths
 from cockpit.engine.needs import Known
-from cockpit.engine.observed import Observed
+from cockpit.engine.numbers.lengths import squared_lengths
 from cockpit.engine.statistics import Direction, Projection
 from cockpit.errors import Gap
 from cockpit.legacy.context import Frame

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine.gradients.individual import ExampleGradients
+from cockpit.engine.seeing.use import Use
 from cockpit.engine.statistics import Join, Statistic
-from cockpit.engine.use import Use
 
 
 class Held(Statistic):

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from cockpit.engine.answers.table import Stacked
 from cockpit.engine.needs import CURVATURES, CurvatureName, Diagonal, DiagonalVariance
 from cockpit.engine.statistics import Statistic
-from cockpit.engine.table import Stacked
 from cockpit.errors import Gap
 from cockpit.quantities.quantity import Observation, Quantity, check_choice
 

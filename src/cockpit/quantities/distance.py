@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cockpit.engine.aside import aside
 from cockpit.engine.derived import Separation
 from cockpit.engine.needs import Need
+from cockpit.engine.numbers.aside import aside
 from cockpit.errors import Gap
 from cockpit.quantities.norms import norms
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading

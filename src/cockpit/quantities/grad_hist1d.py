@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cockpit.engine.binning import edge_array
-from cockpit.engine.histograms import Histogram1d
+from cockpit.engine.gradients.histograms import Histogram1d
 from cockpit.engine.needs import Need
+from cockpit.engine.numbers.binning import edge_array
 from cockpit.quantities.bins import Adaptation, NoAdaptation, Range
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading, Readings
 from cockpit.store.record import Histogram, Histograms

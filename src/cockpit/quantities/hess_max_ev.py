@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from cockpit.engine.lanczos import Eigenpair
+from cockpit.engine.curvature.lanczos import Eigenpair
+from cockpit.engine.curvature.tracking import TrackedEigenvalue
 from cockpit.engine.needs import Need, TopEigenvalue
-from cockpit.engine.tracking import TrackedEigenvalue
 from cockpit.errors import Gap
 from cockpit.quantities.quantity import Observation, Quantity, Reading, reading
 
@@ -18,10 +18,10 @@ class HessMaxEV(Quantity):
     r"""Largest algebraic eigenvalue of the Hessian, $\lambda_{\max}(H) = \max_v v^\top H v / v^\top v$.
 
     At the first tracked step it is solved by Lanczos iteration, later it is followed from step to step with
-    ``products`` Hessian-vector products each (2 if None; `cockpit.engine.tracking`): an estimate, about half of the
-    time within 1 %, but off by 10 % and more where a step's Hessian has little to do with the last one's (small
-    batches, steps far apart, another eigenvector overtaking). The status is ``not_converged`` unless the products
-    speak for 1 %. More products bring it nearer. Memory: 4 vectors of the size of the model.
+    ``products`` Hessian-vector products each (2 if None; `cockpit.engine.curvature.tracking`): an estimate, about
+    half of the time within 1 %, but off by 10 % and more where a step's Hessian has little to do with the last one's
+    (small batches, steps far apart, another eigenvector overtaking). The status is ``not_converged`` unless the
+    products speak for 1 %. More products bring it nearer. Memory: 4 vectors of the size of the model.
 
     With a ``tolerance`` it is solved anew at every tracked step instead, warm-started, until the residual
     $\|Hv - \lambda v\|$ is below ``tolerance`` times $|\lambda|$ or ``products`` (200 if None) are spent.

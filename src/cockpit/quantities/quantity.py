@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from cockpit.engine.answers.table import Table
 from cockpit.engine.needs import Known, Need, TopEigenvalue
 from cockpit.engine.statistics import Statistic
-from cockpit.engine.table import Table
 from cockpit.errors import CockpitError, Gap
 from cockpit.naming import snake_case
 from cockpit.schedule import Schedule, as_schedule, every

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from cockpit.engine.answers.ranks import ranks_of
 from cockpit.engine.engine import Engine
-from cockpit.engine.ranks import ranks_of
 from cockpit.errors import CockpitError
 from cockpit.quantities.quantity import Memory, Quantity
 from cockpit.registry import preset_of

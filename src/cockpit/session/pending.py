@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from cockpit.engine.answers.observed import Observed
+from cockpit.engine.answers.stretch import Settled, alike
+from cockpit.engine.answers.table import Table
 from cockpit.engine.needs import Known
-from cockpit.engine.observed import Observed
-from cockpit.engine.stretch import Settled, alike
-from cockpit.engine.table import Table
 from cockpit.quantities.quantity import Observation, OptimizerView, Quantity
 
 LAG = 4

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from cockpit.engine.answers.ranks import Ranks
 from cockpit.engine.needs import individual_gradients
-from cockpit.engine.ranks import Ranks
 from cockpit.errors import CockpitError, Gap
 from cockpit.quantities.quantity import Memory, Observation, Quantity, Reading, Readings
 from cockpit.session.columns import COUPLED, columns, columns_of_steps

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cockpit.engine.answers.table import Table
 from cockpit.engine.engine import Engine
 from cockpit.engine.needs import Known
 from cockpit.engine.statistics import Statistic
-from cockpit.engine.table import Table
 from cockpit.quantities.quantity import Memory, Observation, OptimizerView, Quantity
 
 

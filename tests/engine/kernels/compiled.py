@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from cockpit.engine import kernels
-from cockpit.engine.binning import Grid
 from cockpit.engine.kernels import Products, products
 from cockpit.engine.kernels.language import triton
+from cockpit.engine.numbers.binning import Grid
 
 DOWN, WIDE, EDGES, MANY = (
     Grid(100, -2.0, 2.0),

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from cockpit.engine import kernels
-from cockpit.engine.binning import Grid
 from cockpit.engine.kernels import Products
 from cockpit.engine.kernels.language import INTERPRETED
+from cockpit.engine.numbers.binning import Grid
 
 GRID, CPU = Grid(100, -2.0, 2.0), torch.device("cpu")
 DEVICE = torch.device("cuda" if kernels.available() and not INTERPRETED else "cpu")

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from cockpit.engine import kernels, reduction
-from cockpit.engine.binning import Counter, Grid, edges
-from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.histograms import Histogram1d
+from cockpit.engine import kernels
+from cockpit.engine.gradients import reduction
+from cockpit.engine.gradients.histograms import Histogram1d
+from cockpit.engine.gradients.individual import ExampleGradients
+from cockpit.engine.gradients.parts import Dense
 from cockpit.engine.kernels import block as looking
 from cockpit.engine.kernels import trial
-from cockpit.engine.parts import Dense
+from cockpit.engine.numbers.binning import Counter, Grid, edges
 from cockpit.engine.statistics import Norm2, Statistic
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from cockpit.engine import kernels
-from cockpit.engine.column_sums import Columns, column_sum
+from cockpit.engine.curvature.column_sums import Columns, column_sum
 from cockpit.engine.layers import conv
 from cockpit.engine.layers.formula import Layout, formula_for
-from cockpit.engine.use import Use
+from cockpit.engine.seeing.use import Use
 from engine.kernels.factors import inputs_and_gradients
 
 

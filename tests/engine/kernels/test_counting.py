@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cockpit.engine import binning, kernels
-from cockpit.engine.binning import Grid
+from cockpit.engine import kernels
 from cockpit.engine.kernels import placed
+from cockpit.engine.numbers import binning
+from cockpit.engine.numbers.binning import Grid
 
 GRIDS = [
     Grid(100, -2.0, 2.0),

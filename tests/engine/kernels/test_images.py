@@ -8,13 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from cockpit.engine import binning, kernels, reduction
-from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.histograms import Histogram1d
+from cockpit.engine import kernels
+from cockpit.engine.gradients import reduction
+from cockpit.engine.gradients.histograms import Histogram1d
+from cockpit.engine.gradients.individual import ExampleGradients
 from cockpit.engine.kernels import images, product_statistics, trial
 from cockpit.engine.layers import conv
 from cockpit.engine.layers.conv import Convolved, _convolved, _padding, transposed_convolution
 from cockpit.engine.layers.formula import Call, Layout
+from cockpit.engine.numbers import binning
 from cockpit.engine.statistics import Norm2, Statistic
 from engine.kernels.factors import CPU, DEVICE, GRID, normal, written_out
 
@@ -57,7 +59,7 @@ def test_shifted_images_are_patches(
 
 @pytest.mark.usefixtures("exact")
 def test_blocks_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cockpit.engine.gradients.BLOCK", 150)
+    monkeypatch.setattr("cockpit.engine.gradients.individual.BLOCK", 150)
     part = part_of(nn.Conv2d(2, 3, 3, padding=1, device=DEVICE), (7, 7), n=5)
     blocks = list(part.products())
     assert len(blocks) > 1
@@ -152,7 +154,7 @@ class TestPacked:
         check_part(part, 2)
 
     def test_blocks_are_of_one_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("cockpit.engine.gradients.BLOCK", 300)
+        monkeypatch.setattr("cockpit.engine.gradients.individual.BLOCK", 300)
         part = part_of(nn.Conv2d(3, 5, 3, padding=1, device=DEVICE), (5, 6), 7)
         assert [len(products.b) for products in part.products()] == [4, 3]
         check_part(part, 7)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from cockpit.engine import kernels
-from cockpit.engine.binning import Counter, Grid, edges
 from cockpit.engine.layers import conv
 from cockpit.engine.layers.conv import _convolved
+from cockpit.engine.numbers.binning import Counter, Grid, edges
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FLAT, PLACED = Grid(100, -2.0, 2.0), Grid(40, -1.0, 1.0, 50)

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from cockpit.engine import binning, kernels
+from cockpit.engine import kernels
 from cockpit.engine.kernels import Products, product_statistics, shifts_on
 from cockpit.engine.kernels.language import INTERPRETED
 from cockpit.engine.kernels.products import tile_of
+from cockpit.engine.numbers import binning
 from engine.kernels.factors import CPU, DEVICE, GRID, normal, written_out
 
 

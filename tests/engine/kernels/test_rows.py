@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cockpit.engine.binning import Grid
 from cockpit.engine.kernels.rows import power_of_two, prepared
+from cockpit.engine.numbers.binning import Grid
 
 CPU = torch.device("cpu")
 

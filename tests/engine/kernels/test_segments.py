@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from cockpit.engine import kernels
-from cockpit.engine.binning import Grid
-from cockpit.engine.bunch import LARGEST, Bunch
-from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.histograms import Histogram1d
+from cockpit.engine.gradients.bunch import LARGEST, Bunch
+from cockpit.engine.gradients.histograms import Histogram1d
+from cockpit.engine.gradients.individual import ExampleGradients
+from cockpit.engine.gradients.parts import Dense
 from cockpit.engine.kernels import trial
-from cockpit.engine.parts import Dense
+from cockpit.engine.numbers.binning import Grid
 from cockpit.engine.statistics import Direction, Norm2, Projection, SquareSum, Statistic
 
 GRID = Grid(20, -1.0, 1.0)

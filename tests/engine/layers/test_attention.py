@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cockpit.engine import gradients
+from cockpit.engine.gradients import individual
 from cockpit.engine.layers.formula import formula_for
 from layer_check import check, filled, gradients_of, normal, trace
 
@@ -124,7 +124,7 @@ def test_a_frozen_in_projection() -> None:
 
 
 def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "BLOCK", 150)
+    monkeypatch.setattr(individual, "BLOCK", 150)
     module, x, y = layer(batch_first=True), tokens(T), tokens(S, seed=1)
     check(module, x, x, x, n=N)
     check(module, x, y, y, n=N, again=(y, x, x))

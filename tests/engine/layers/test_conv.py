@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from cockpit.engine import gradients, native
-from cockpit.engine.gradients import ExampleGradients
+from cockpit.engine import native
+from cockpit.engine.gradients import individual
+from cockpit.engine.gradients.individual import ExampleGradients
 from cockpit.engine.layers import conv
 from cockpit.engine.native import Taps
 from layer_check import check, filled, gradients_of, normal, trace
@@ -108,7 +109,7 @@ def test_the_input_may_be_named() -> None:
 @pytest.mark.parametrize("shape", [(2, 8, 8), (16, 3, 3)])
 def test_small_blocks_change_nothing(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     # few channels and many pixels are squared in full, many channels and few pixels by inner products
-    monkeypatch.setattr(gradients, "BLOCK", 1200)
+    monkeypatch.setattr(individual, "BLOCK", 1200)
     monkeypatch.setattr(conv, "PATCHES", 1200)
     module = filled(nn.Conv2d(shape[0], 16, 3))
     check(module, normal(5, *shape), n=5)

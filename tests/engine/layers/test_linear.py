@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from cockpit.engine import gradients
+from cockpit.engine.gradients import individual
 from cockpit.engine.layers.formula import Call, Layout, formula_for
 from layer_check import check, filled, normal
 
@@ -35,7 +35,7 @@ def test_bilinear(bias: bool) -> None:
 
 
 def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "BLOCK", 30)
+    monkeypatch.setattr(individual, "BLOCK", 30)
     check(filled(nn.Linear(5, 3)), normal(4, 2, 5), n=4)
     check(filled(nn.Linear(20, 30)), normal(4, 2, 20), n=4)  # squared by inner products between uses
     check(filled(nn.Bilinear(3, 2, 4)), normal(4, 2, 3), normal(4, 2, 2, seed=1), n=4)

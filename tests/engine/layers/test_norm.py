@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cockpit.engine.layers.formula import formula_for
-from cockpit.engine.parts import wide
+from cockpit.engine.numbers.precision import wide
 from layer_check import by_autograd, check, compare, filled, gradients_of, normal, trace
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

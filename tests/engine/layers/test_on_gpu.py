@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cockpit.engine import parts
+from cockpit.engine.gradients import parts
 from cockpit.engine.layers import cudnn
 from cockpit.engine.layers.recurrent import MASK
 from layer_check import by_autograd, check, filled, gradients_of, normal, trace

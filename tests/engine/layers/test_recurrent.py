@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from cockpit.engine import gradients
+from cockpit.engine.gradients import individual
 from cockpit.engine.layers.formula import Replay, formula_for
 from cockpit.testing import problems
 from layer_check import by_autograd, check, filled, gradients_of, normal, trace
@@ -144,7 +144,7 @@ def test_what_is_refused(which: str) -> None:
 
 
 def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "BLOCK", 40)
+    monkeypatch.setattr(individual, "BLOCK", 40)
     check(layer("lstm"), normal(T, N, D), n=N, again=(normal(T, N, D, seed=1),))
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cockpit.engine.binning import Grid
 from cockpit.engine.native import build, histogram, vectors
 from cockpit.engine.native.library import library as loaded
 from cockpit.engine.native.library import status
+from cockpit.engine.numbers.binning import Grid
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
 FAKE = """

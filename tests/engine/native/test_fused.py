@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cockpit.engine.binning import Counter, Grid, edges
 from cockpit.engine.native import block_statistics, outer_statistics, status
+from cockpit.engine.numbers.binning import Counter, Grid, edges
 
 pytestmark = pytest.mark.skipif(not status().startswith("compiled"), reason=status())
 

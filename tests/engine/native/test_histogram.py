@@ -7,10 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cockpit.engine.binning import CPU, EXTRA, Counter, Grid, bin_index, edges
 from cockpit.engine.native import count, count_outer, places, status
 from cockpit.engine.native.grid import prepared
 from cockpit.engine.native.library import library as loaded
+from cockpit.engine.numbers.binning import CPU, EXTRA, Counter, Grid, bin_index, edges
 
 pytestmark = pytest.mark.skipif(not status().startswith("compiled"), reason=status())
 

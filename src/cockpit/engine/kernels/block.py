@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cockpit.engine.binning import EXTRA, Grid
 from cockpit.engine.kernels.cells import added_ones, cells_of, declared, opened_cells
 from cockpit.engine.kernels.index import add_rows, finite_row, head_of
 from cockpit.engine.kernels.language import jit, on_device, programs, tl
 from cockpit.engine.kernels.rows import Rows, power_of_two, prepared
+from cockpit.engine.numbers.binning import EXTRA, Grid
 
 WARPS, LANES = 4, 128
 EXAMPLES = 8

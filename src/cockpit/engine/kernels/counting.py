@@ -1,16 +1,16 @@
-"""Histograms on a GPU: the counts of `cockpit.engine.binning.Counter`, element for element."""
+"""Histograms on a GPU: the counts of `cockpit.engine.numbers.binning.Counter`, element for element."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from cockpit.engine.binning import EXTRA, Grid
 from cockpit.engine.kernels.block import looked_at
 from cockpit.engine.kernels.language import runs_on
 from cockpit.engine.kernels.outer import count_products
 from cockpit.engine.kernels.placed import count_placed
 from cockpit.engine.kernels.rows import power_of_two, prepared
+from cockpit.engine.numbers.binning import EXTRA, Grid
 
 MOST_ROWS, MOST_PLACED_ROWS, MOST_COLUMNS = 2048, 128, 64
 """Bounds on the tables that a program holds, in registers and shared memory."""

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cockpit.engine.binning import EXTRA
 from cockpit.engine.kernels.cells import added_ones, cells_of, declared, opened_cells
 from cockpit.engine.kernels.index import head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, programs, tl
 from cockpit.engine.kernels.outer import product
 from cockpit.engine.kernels.rows import Rows, power_of_two
+from cockpit.engine.numbers.binning import EXTRA
 
 EXAMPLES, POSITIONS = 4, 1024
 """Of a tile of values."""

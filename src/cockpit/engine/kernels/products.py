@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cockpit.engine.binning import EXTRA, Grid
 from cockpit.engine.kernels.cells import declared
 from cockpit.engine.kernels.constants import constant
 from cockpit.engine.kernels.language import on_device, programs
 from cockpit.engine.kernels.multiply import added_up, multiplied
 from cockpit.engine.kernels.rows import prepared
+from cockpit.engine.numbers.binning import EXTRA, Grid
 
 FEW = 256
 """Up to so many terms of a sum, directions take longer to load than factors."""

@@ -2,7 +2,7 @@ r"""Where a value is counted: the arithmetic that kernels use, chosen and checke
 
 A *row* is 0 below the range, 1…bins in it, then above it, NaN, infinite, and one more for lanes without a value.
 Three ways give it. All are monotone in the value, as is the row that the edges define; so a way that agrees with the
-edges on the representable numbers beside every edge agrees everywhere (as in `cockpit.engine.binning`):
+edges on the representable numbers beside every edge agrees everywhere (as in `cockpit.engine.numbers.binning`):
 
 * ``down``: float32 alone, where zero is an edge: $xs + c$ rounded once, downwards, with a constant c so large that the
   numbers around it are the integers, is $\lfloor xs \rfloor + c$.
@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cockpit.engine.binning import EXTRA, Grid
 from cockpit.engine.kernels.constants import constant
+from cockpit.engine.numbers.binning import EXTRA, Grid
 
 LEAST = 128
 """Rows, at least."""

@@ -14,12 +14,12 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from cockpit.engine.binning import EXTRA, Grid
 from cockpit.engine.kernels.cells import added_ones, cells_of, declared, opened_cells
 from cockpit.engine.kernels.constants import constant
 from cockpit.engine.kernels.index import add_rows, head_of, row_of
 from cockpit.engine.kernels.language import jit, on_device, tl
 from cockpit.engine.kernels.rows import prepared
+from cockpit.engine.numbers.binning import EXTRA, Grid
 
 WARPS = 4
 EXAMPLES, BLOCK = 4, 512

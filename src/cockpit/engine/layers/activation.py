@@ -2,8 +2,9 @@
 
 from torch import Tensor, nn
 
+from cockpit.engine.gradients.parts import Dense, Part
 from cockpit.engine.layers.formula import Call, formula
-from cockpit.engine.parts import Dense, Part, wide
+from cockpit.engine.numbers.precision import wide
 
 
 def _features(module: nn.Module, out: Tensor) -> int:

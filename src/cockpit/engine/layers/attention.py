@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cockpit.engine.gradients.parts import Dense, Outer, Part
 from cockpit.engine.layers.formula import Call, Layout, arguments, formula
 from cockpit.engine.layers.linear import outer
-from cockpit.engine.parts import Dense, Outer, Part, wide
+from cockpit.engine.numbers.precision import wide
 
 ROWS = Layout(0)
 """Everything here is computed with the examples in front, [N, T, E]."""

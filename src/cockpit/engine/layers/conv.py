@@ -18,13 +18,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad as G
 
-from cockpit.engine import gradients, native
+from cockpit.engine import native
+from cockpit.engine.gradients import individual
+from cockpit.engine.gradients.parts import Dense, Lazy, Outer, Part
 from cockpit.engine.kernels import Products, runs_on
 from cockpit.engine.kernels.images import Window, padded
 from cockpit.engine.kernels.products import rounds
 from cockpit.engine.layers.formula import Call, formula
 from cockpit.engine.native import Taps
-from cockpit.engine.parts import Dense, Lazy, Outer, Part, wide
+from cockpit.engine.numbers.precision import wide
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -136,7 +138,7 @@ def _convolved(
         return Outer(a.transpose(2, 3), b.transpose(2, 3), m.weight.shape)
 
     numbers = groups * uses * (sizes[2] + sizes[3])
-    most = PATCHES if seen.device.type == "cpu" else gradients.BLOCK
+    most = PATCHES if seen.device.type == "cpu" else individual.BLOCK
     block = max(1, most // max(1, numbers))
     inside = tuple(pads) if mode == "constant" else None
     return Convolved(outer, len(placed), m.weight.shape, block, images, seen, placed, m, sizes, inside)
@@ -197,7 +199,7 @@ class Convolved(Lazy):
         rough = half or rounds(torch.backends.cudnn)
         pack = rough and runs_on(self.placed) and window.worth_packing(self.seen.shape[2], outputs)
         numbers = window.numbers(self.seen[:, 0], self.placed[:, 0], pack)
-        blocks = -(-self.examples * numbers // (16 * gradients.BLOCK if pack else 4 * gradients.BLOCK))
+        blocks = -(-self.examples * numbers // (16 * individual.BLOCK if pack else 4 * individual.BLOCK))
         block = max(1, -(-self.examples // max(1, min(self.examples, blocks))))  # all of one size
         for start in range(0, self.examples, block):
             stop = min(start + block, self.examples)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cockpit.engine.precision import without_autocast
+from cockpit.engine.numbers.precision import without_autocast
 
 MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 """As torch numbers them."""

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit.engine.gradients.parts import Part, Rows
 from cockpit.engine.layers.formula import Call, formula
-from cockpit.engine.parts import Part, Rows, wide
+from cockpit.engine.numbers.precision import wide
 
 
 def _by_frequency(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ Formulas know nothing of loss scaling or batch layout: the output gradients arri
 own losses, and `Call.split` cuts any tensor into [N, T, *features].
 
 A formula need not be trusted: before it is used on a model, coverage compares it with autograd on the live
-graph (`cockpit.engine.examination`).
+graph (`cockpit.engine.coverage.examination`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from cockpit.engine.parts import Part
+from cockpit.engine.gradients.parts import Part
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cockpit.engine.gradients.parts import Part
 from cockpit.engine.layers.formula import Call, Layout
 from cockpit.engine.layers.recurrence import TIME_FIRST, State, Strand
-from cockpit.engine.parts import Part
 
 _through_sigmoid: Any = torch.ops.aten.sigmoid_backward.grad_input
 _through_tanh: Any = torch.ops.aten.tanh_backward.grad_input

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from cockpit.engine import gradients
+from cockpit.engine.gradients import individual
+from cockpit.engine.gradients.parts import Dense, Lazy, Outer, Part
 from cockpit.engine.layers.formula import Call, formula
-from cockpit.engine.parts import Dense, Lazy, Outer, Part, wide
+from cockpit.engine.numbers.precision import wide
 
 
 @formula(nn.Linear, features=1)
@@ -38,7 +39,7 @@ def bilinear(call: Call) -> dict[str, Part]:
 
     examples, uses, outputs = b.shape
     numbers = uses * (x1.shape[2] * x2.shape[2] + outputs)
-    size = max(1, gradients.BLOCK // numbers)
+    size = max(1, individual.BLOCK // numbers)
     return {"weight": Lazy(block, examples, weight.shape, size), "bias": Dense(b.sum(1))}
 
 

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cockpit.engine import native
+from cockpit.engine.gradients.parts import Dense, Part
 from cockpit.engine.kernels import moments, normed
 from cockpit.engine.kernels.trial import tried
 from cockpit.engine.layers.formula import Call, formula
-from cockpit.engine.parts import Dense, Part, wide
+from cockpit.engine.numbers.precision import wide
 
 
 def _scale_and_shift(xhat: Tensor, dy: Tensor, positions: tuple[int, ...] = (1,)) -> dict[str, Part]:

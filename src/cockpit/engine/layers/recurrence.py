@@ -16,9 +16,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from cockpit.engine.gradients.parts import Dense, Part
 from cockpit.engine.layers.formula import Call, Layout
 from cockpit.engine.layers.linear import outer
-from cockpit.engine.parts import Dense, Part
 
 State = tuple[Tensor, ...]
 """(h,) or, in an LSTM, (h, c)."""

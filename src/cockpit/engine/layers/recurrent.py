@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
+from cockpit.engine.gradients.parts import Part
 from cockpit.engine.layers.cudnn import CudnnMask
 from cockpit.engine.layers.formula import Call, Layout, arguments, formula, leading
 from cockpit.engine.layers.gates import Lstm, strand_of
 from cockpit.engine.layers.recurrence import State, Strand
-from cockpit.engine.parts import Part, wide
+from cockpit.engine.numbers.precision import wide
 
 MASK = CudnnMask()
 

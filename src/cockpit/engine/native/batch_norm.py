@@ -17,7 +17,7 @@ def batch_norm_twice(
     w: Tensor | None,
     moments: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return what `cockpit.engine.batch_norm.twice` does, of images [N, C, ...].
+    """Return what `cockpit.engine.derivatives.batch_norm.twice` does, of images [N, C, ...].
 
     ``vectors`` belong to input, weight and bias, ``moments`` are mean and inverse deviation.
     """

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cockpit.engine.binning import EXTRA, Grid
 from cockpit.engine.native.histogram import LONGEST, prepared_for
 from cockpit.engine.native.library import array, kernel, pointer, run, serves
+from cockpit.engine.numbers.binning import EXTRA, Grid
 
 Found = tuple[Tensor, Tensor, Tensor | None]
 """Squared norms [N] and products with directions [N, K] in float64, counts [bins + EXTRA] where there is a grid."""

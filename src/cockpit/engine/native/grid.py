@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cockpit.engine.binning import CPU, Grid, edges
+from cockpit.engine.numbers.binning import CPU, Grid, edges
 
 LARGEST = 2**22
 """Counters of the largest table."""

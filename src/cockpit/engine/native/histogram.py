@@ -1,6 +1,6 @@
 """Histograms of values on a CPU, flat and of outer products, by the C kernels: exact, or None where there are none.
 
-Counts equal those of `cockpit.engine.binning.Counter` on the same values, element for element.
+Counts equal those of `cockpit.engine.numbers.binning.Counter` on the same values, element for element.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from cockpit.engine.binning import EXTRA, Grid
 from cockpit.engine.native.grid import Prepared, prepared
 from cockpit.engine.native.library import kernel, library, pointer, run, serves
+from cockpit.engine.numbers.binning import EXTRA, Grid
 
 LONGEST = 2**20
 """Numbers of one example in the longest factor of outer products."""

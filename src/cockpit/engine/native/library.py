@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.native.build import UnavailableError, load
-from cockpit.engine.script import note
+from cockpit.engine.scripts.script import note
 
 KINDS = {torch.float32: "float", torch.float64: "double"}
 """The types that the kernels know."""

@@ -1,4 +1,4 @@
-/* What a few products tell of a Hessian, as `cockpit.engine.seen` has it, on matrices of at most MOST rows.
+/* What a few products tell of a Hessian, as `cockpit.engine.curvature.seen` has it, on matrices of at most MOST rows.
  *
  * Everything is added up in one order, without contractions, so that processors of one kind or another agree.
  */

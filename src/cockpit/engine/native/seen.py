@@ -1,4 +1,4 @@
-"""What a few products tell of a Hessian, by C (`cockpit.engine.seen`), or None where there is no library."""
+"""What a few products tell of a Hessian, by C (`cockpit.engine.curvature.seen`), or None where there is no library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.native.library import array, library, pointer
-from cockpit.engine.precision import NONFINITE
+from cockpit.engine.numbers.precision import NONFINITE
 from cockpit.errors import Gap
 
 
@@ -23,7 +23,7 @@ def look(values: Tensor, noise: float, products: int, constants: Sequence[float]
 
 
 class Seen:
-    """`cockpit.engine.seen.Seen` by C."""
+    """`cockpit.engine.curvature.seen.Seen` by C."""
 
     def __init__(self, values: Tensor, noise: float, constants: Sequence[float]) -> None:
         self.products, self._rows = 0, len(values)

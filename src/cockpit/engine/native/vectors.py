@@ -70,7 +70,7 @@ def lengths(vectors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> list[Te
 
 
 def takeuchi(squares: Tensor, h: Tensor, epsilon: float) -> Tensor | None:
-    """Return the three numbers of `cockpit.engine.takeuchi`, [3] float64."""
+    """Return the three numbers of `cockpit.engine.numbers.takeuchi`, [3] float64."""
     if not serves(squares, h) or not (squares.is_contiguous() and h.is_contiguous()):
         return None
     found = torch.empty(3, dtype=torch.float64)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from cockpit.engine.gradients import ExampleGradients
-from cockpit.engine.histograms import Histogram2d
+from cockpit.engine.gradients.histograms import Histogram2d
+from cockpit.engine.gradients.individual import ExampleGradients
 from cockpit.engine.statistics import Elementwise
 from cockpit.legacy.quantities.bin_adaptation import NoAdaptation
 from cockpit.legacy.quantities.measured import MeasuredNow

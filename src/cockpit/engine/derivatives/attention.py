@@ -1,0 +1,225 @@
+r"""Second derivatives through fused attention.
+
+The fused kernels behind ``F.scaled_dot_product_attention`` have no double backward. While
+`twice_differentiable_attention` is active, calls that fall on such a kernel get a gate on either side::
+
+    q, k, v, mask ─▶ Entry ─▶ fused kernel ─▶ Exit ─▶ result
+                       └────── empty bypass ────┘
+
+Forward and ordinary backward passes run the same kernels on the same numbers, to the bit. Only under
+``create_graph=True`` the exit hands the gradient to the entry by the bypass, around the kernel, and the entry
+computes the input gradients by the textbook formula, in operations that can be differentiated again:
+$P = \mathrm{softmax}(s\,QK^\top + M)$, $dV = P^\top dO$, $dS = P \odot (dP - \langle dP, P\rangle)$ with
+$dP = dO\,V^\top$, $dQ = s\,dS\,K$, $dK = s\,dS^\top Q$, $dM = dS$.
+
+Calls with dropout are left alone, because the kernel's mask cannot be seen from outside: their second
+derivatives still raise. Keep it active until the backward pass is over: activation checkpointing repeats the
+forward pass then and must meet the same operations.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cockpit.engine.derivatives.graph import edge, edges_behind
+from cockpit.engine.derivatives.softmax import SoftmaxGradient
+
+
+class Entry(torch.autograd.Function):
+    """Passes query, key, value and mask on, and zeros as the bypass for the result's gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, causal: bool, scale: float | None, shape: tuple[int, ...], *inputs: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Return the inputs and the bypass."""
+        ctx.causal, ctx.scale = causal, scale
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        needed = ctx.needs_input_grad[3:]
+        ctx.mark_non_differentiable(
+            *(x for x, need in zip(inputs, needed, strict=True) if x is not None and not need)
+        )
+        query = inputs[0]
+        assert query is not None
+        return *inputs, query.new_zeros(()).expand(shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the kernel's gradients, or the formula's where the result's gradient came by the bypass."""
+        *known, result = grads
+        if result is None:
+            return None, None, None, *known
+        query, key, value, mask = ctx.saved_tensors
+        with torch.autocast(query.device.type, enabled=False):
+            found = attention_gradients(query, key, value, mask, ctx.causal, ctx.scale, result)
+        needed = ctx.needs_input_grad[3:]
+        return None, None, None, *(g if need else None for g, need in zip(found, needed, strict=True))
+
+
+class Exit(torch.autograd.Function):
+    """Passes the kernel's result on; sends its gradient round the kernel where it will be derived again."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, bypass: Tensor) -> Tensor:
+        """Return the result, as a tensor of its own over the same memory."""
+        return result.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradient for the kernel or for the bypass."""
+        return (None, grad) if torch.is_grad_enabled() else (grad, None)
+
+
+def attention_gradients(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float | None,
+    result: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of attention's inputs, given its result's, in differentiable operations."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    q, g = query.to(wide), result.to(wide)
+    repeats = (
+        (query.shape[-3] // key.shape[-3], query.shape[-3] // value.shape[-3]) if query.ndim > 2 else (1, 1)
+    )
+    k, v = (
+        x.to(wide).repeat_interleave(n, -3) if n > 1 else x.to(wide)
+        for x, n in zip((key, value), repeats, strict=True)
+    )
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = (factor * q) @ k.transpose(-1, -2)
+    p = _softmax(scores, mask, causal)
+    dp = g @ v.transpose(-1, -2)
+    ds: Tensor = SoftmaxGradient.apply(p, dp)  # type: ignore[no-untyped-call]
+    dq, dk, dv = factor * (ds @ k), factor * (ds.transpose(-1, -2) @ q), p.transpose(-1, -2) @ g
+    dm = None if mask is None or mask.dtype == torch.bool else ds.sum_to_size(mask.shape).to(mask.dtype)
+    return folded(dq, query), folded(dk, key), folded(dv, value), dm
+
+
+def _softmax(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Return the softmax of the scores where queries may look; rows that may look nowhere give zero."""
+    if mask is None and not causal:
+        return scores.softmax(-1)
+    hidden = torch.zeros(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+    if causal:
+        hidden = ~torch.ones_like(hidden).tril()
+    if mask is None:  # everybody may look at the first key
+        return scores.masked_fill(hidden, -math.inf).softmax(-1)
+    if mask.dtype == torch.bool:
+        hidden = hidden | ~mask
+    else:
+        scores = scores + mask
+        hidden = hidden | (mask == -math.inf)
+    blind = hidden.all(-1, keepdim=True)
+    scores = scores.masked_fill(hidden & ~blind, -math.inf).masked_fill(blind, 0)
+    return scores.softmax(-1).masked_fill(blind, 0)
+
+
+def folded(grad: Tensor, like: Tensor) -> Tensor:
+    """Sum a gradient over the query heads that share one head of ``like``, and over broadcast axes."""
+    if like.ndim > 2 and grad.shape[-3] != like.shape[-3]:
+        grad = grad.unflatten(-3, (like.shape[-3], -1)).sum(-3)
+    return grad.sum_to_size(like.shape).to(like.dtype)
+
+
+def is_fused(result: Tensor, start: Tensor) -> bool:
+    """Say whether the graph between an attention's inputs and its result holds a fused kernel."""
+    here, behind = edge(result), edge(start)
+    if here is None or behind is None:
+        return False
+    walls = [(behind[0], k) for k in range(5)]
+    return any("ScaledDotProduct" in node.name() for node, _ in edges_behind([here], walls))
+
+
+def recorded(inputs: tuple[Tensor | None, ...]) -> bool:
+    """Say whether plain eager autograd records a call with these inputs."""
+    tensors = [x for x in inputs if x is not None]
+    return (
+        torch.is_grad_enabled()
+        and any(x.requires_grad for x in tensors)
+        and all(type(x) in (Tensor, torch.nn.Parameter) and not x.is_nested for x in tensors)
+        and not torch._C._get_tracing_state()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch.autograd.forward_ad._current_level < 0
+    )
+
+
+def gated(original: Callable[..., Tensor], active: Callable[[], bool]) -> Callable[..., Tensor]:
+    """Return a stand-in for ``original`` that adds the gates while ``active``."""
+
+    @wraps(original)
+    def scaled_dot_product_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        inputs = (query, key, value, attn_mask)
+        more = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        if torch.compiler.is_compiling() or dropout_p > 0 or not active() or not recorded(inputs):
+            return original(query, key, value, attn_mask=attn_mask, **more)
+        shape = (*query.shape[:-1], value.shape[-1])  # fused kernels do not broadcast
+        q, k, v, mask, bypass = Entry.apply(is_causal, scale, shape, *inputs)  # type: ignore[no-untyped-call]
+        result = original(q, k, v, attn_mask=mask, **more)
+        if result.shape == bypass.shape and is_fused(result, bypass):
+            result = Exit.apply(result, bypass)  # type: ignore[no-untyped-call]
+        return result
+
+    return scaled_dot_product_attention
+
+
+class Installation:
+    """Who needs the stand-in, over all threads, and which function it stands in for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.original: Callable[..., Tensor] = F.scaled_dot_product_attention
+        self.standin: Callable[..., Tensor] | None = None
+
+    def enter(self) -> None:
+        """Put the stand-in into ``torch.nn.functional`` for the first who needs it."""
+        with self.lock:
+            self.users += 1
+            if self.users == 1:
+                # A new one each time: somebody may have wrapped the last one and kept it.
+                self.original = F.scaled_dot_product_attention
+                self.standin = gated(self.original, lambda: self.users > 0)
+                F.scaled_dot_product_attention = self.standin
+
+    def leave(self) -> None:
+        """Take it out after the last, unless somebody else's is there by now: then it only stands by."""
+        with self.lock:
+            self.users -= 1
+            if self.users == 0 and F.scaled_dot_product_attention is self.standin:
+                F.scaled_dot_product_attention = self.original
+
+
+INSTALLATION = Installation()
+
+
+@contextmanager
+def twice_differentiable_attention() -> Iterator[None]:
+    """Make attention called inside the block differentiable twice; blocks may nest and overlap in threads."""
+    INSTALLATION.enter()
+    try:
+        yield
+    finally:
+        INSTALLATION.leave()

@@ -1,0 +1,1 @@
+"""Individual gradients in their cheapest form, and every way to reduce them."""

@@ -1,0 +1,1 @@
+"""Sums, counts, lengths and products of tensors, whatever they mean; in which precision, and by which library."""

@@ -1,0 +1,1 @@
+"""Steps recorded and replayed, so that they take a few launches or calls."""
