@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 from torch.nn import functional as F
 
@@ -19,8 +20,9 @@ TOLERANCE = {
     "MeanGSNR": (5e-3, 1e-5),
     "EarlyStopping": (5e-3, 1e-5),
     "HessMaxEV": (1e-2, 1e-4),
-    # Divides by curvatures on both sides of zero in the one network without ReLU, in float32.
-    "mlp_tanh-sgd TICDiag": (1e-4, 1e-7),
+    # Divides by curvatures on both sides of zero in the one network without ReLU, in float32: at step 2 the log itself
+    # is 2.6e-4 off (`test_repeats_the_log_in_double_precision`), and our own rounding is the processor's.
+    "mlp_tanh-sgd TICDiag": (1e-3, 1e-7),
 }
 OURS = {"epoch_count", "learning_rate"} | {
     f"{part}_{what}" for part in ("train", "valid", "test") for what in ("loss", "accuracy")
@@ -32,8 +34,11 @@ def logged(name: str) -> dict[int, dict[str, Any]]:
     return {t: {key: value for key, value in row.items() if key not in OURS} for t, row in log.items()}
 
 
-def tracked(name: str, extended: bool, without: tuple[str, ...] = ()) -> dict[int, dict[str, Any]]:
+def tracked(
+    name: str, extended: bool, without: tuple[str, ...] = (), dtype: torch.dtype = torch.float32
+) -> dict[int, dict[str, Any]]:
     model, batches, optimizer = problem(name)
+    model.to(dtype)
     criterion = nn.CrossEntropyLoss()
     if extended:
         extend(model)
@@ -43,7 +48,7 @@ def tracked(name: str, extended: bool, without: tuple[str, ...] = ()) -> dict[in
     watch = Cockpit(model.parameters(), built)
     for t, (x, y) in enumerate(batches):
         optimizer.zero_grad()
-        outputs = model(x)
+        outputs = model(x.to(dtype))
         loss = criterion(outputs, y)
         losses = F.cross_entropy(outputs, y, reduction="none")
         info = {"loss": loss, "individual_losses": losses, "batch_size": len(x), "optimizer": optimizer}
@@ -92,6 +97,15 @@ def agree(key: str, found: Any, wanted: Any, rtol: float, atol: float) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_repeats_the_log(name: str) -> None:
     compare(name, tracked(name, extended=True))
+
+
+def test_repeats_the_log_in_double_precision() -> None:
+    """Where single precision is not enough to tell: how far the log itself is off."""
+    log, found = logged("mlp_tanh-sgd"), tracked("mlp_tanh-sgd", extended=True, dtype=torch.float64)
+    exact, wanted = ([row[t]["TICDiag"] for t in range(STEPS)] for row in (found, log))
+    np.testing.assert_allclose(exact, wanted, rtol=3e-4)
+    others = [t for t in range(STEPS) if t != 2]
+    np.testing.assert_allclose([exact[t] for t in others], [wanted[t] for t in others], rtol=2e-5)
 
 
 @pytest.mark.parametrize(
