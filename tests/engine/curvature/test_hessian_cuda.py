@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import pytest
@@ -18,6 +19,8 @@ from cockpit.engine.curvature.lanczos import top_eigenpair
 from cockpit.engine.curvature.loss_graph import LossGraph
 from cockpit.engine.curvature.loss_kinds import root_of
 from cockpit.engine.derivatives.attention import twice_differentiable_attention
+from cockpit.engine.kernels import batch_norm, gelu
+from cockpit.engine.kernels.trial import refused
 from curvature_problems import F64, mlp, square_sums
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -118,3 +121,35 @@ def test_curvature_on_the_device_equals_that_on_the_cpu():
         found.append((pair.value, [d.cpu() for d in diagonal.by_parameter.values()]))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-8)
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("hand", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_dear_layers_are_derived_by_kernels(
+    hand: bool, autocast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    for module, name in ((batch_norm, "batch_norm_twice"), (gelu, "gelu_twice")):
+
+        def counted(*given: object, own: Callable[..., object] = getattr(module, name), n: str = name) -> object:
+            calls.append(n)
+            return own(*given)
+
+        monkeypatch.setattr(module, name, counted)
+    torch.manual_seed(0)
+    parts = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GELU("tanh"), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))
+    model = nn.Sequential(*parts, nn.GELU(), nn.Flatten(), nn.Linear(128, 5))
+    x = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    found = []
+    for dtype in (F64, torch.float32):
+        network = copy.deepcopy(model).to("cuda", dtype)
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast and dtype is torch.float32):
+            losses = network(x.to("cuda", dtype)).square().sum(1)
+        parameters = dict(network.named_parameters())
+        product = HessianProduct([(losses.to(dtype), 1.0)], parameters, hand and dtype is torch.float32)
+        v = torch.randn(product.flat.size, dtype=F64, generator=torch.Generator().manual_seed(2))
+        found.append(product(v.to("cuda", dtype)).double())
+    assert calls.count("batch_norm_twice") == 2
+    assert calls.count("gelu_twice") == 2
+    assert (found[1] - found[0]).norm() < (0.1 if autocast else 5e-3) * found[0].norm()
+    assert not refused

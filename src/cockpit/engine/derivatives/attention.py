@@ -8,9 +8,8 @@ The fused kernels behind ``F.scaled_dot_product_attention`` have no double backw
 
 Forward and ordinary backward passes run the same kernels on the same numbers, to the bit. Only under
 ``create_graph=True`` the exit hands the gradient to the entry by the bypass, around the kernel, and the entry
-computes the input gradients by the textbook formula, in operations that can be differentiated again:
-$P = \mathrm{softmax}(s\,QK^\top + M)$, $dV = P^\top dO$, $dS = P \odot (dP - \langle dP, P\rangle)$ with
-$dP = dO\,V^\top$, $dQ = s\,dS\,K$, $dK = s\,dS^\top Q$, $dM = dS$.
+computes the input gradients in operations that can be differentiated again: by kernels where there are some
+(`fused_attention.py`), by the textbook formula elsewhere (`textbook_attention.py`).
 
 Calls with dropout are left alone, because the kernel's mask cannot be seen from outside: their second
 derivatives still raise. Keep it active until the backward pass is over: activation checkpointing repeats the
@@ -19,7 +18,6 @@ forward pass then and must meet the same operations.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,8 +28,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cockpit.engine.derivatives.fused_attention import AttentionGradients, serves
 from cockpit.engine.derivatives.graph import edge, edges_behind
-from cockpit.engine.derivatives.softmax import SoftmaxGradient
+from cockpit.engine.derivatives.textbook_attention import attention_gradients
 
 
 class Entry(torch.autograd.Function):
@@ -61,7 +60,11 @@ class Entry(torch.autograd.Function):
             return None, None, None, *known
         query, key, value, mask = ctx.saved_tensors
         with torch.autocast(query.device.type, enabled=False):
-            found = attention_gradients(query, key, value, mask, ctx.causal, ctx.scale, result)
+            if serves(query, key, value, mask, result):
+                apply = AttentionGradients.apply
+                found = *apply(ctx.causal, ctx.scale, query, key, value, result), None  # type: ignore[no-untyped-call]
+            else:
+                found = attention_gradients(query, key, value, mask, ctx.causal, ctx.scale, result)
         needed = ctx.needs_input_grad[3:]
         return None, None, None, *(g if need else None for g, need in zip(found, needed, strict=True))
 
@@ -78,61 +81,6 @@ class Exit(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradient for the kernel or for the bypass."""
         return (None, grad) if torch.is_grad_enabled() else (grad, None)
-
-
-def attention_gradients(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    scale: float | None,
-    result: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the gradients of attention's inputs, given its result's, in differentiable operations."""
-    wide = torch.promote_types(query.dtype, torch.float32)
-    q, g = query.to(wide), result.to(wide)
-    repeats = (
-        (query.shape[-3] // key.shape[-3], query.shape[-3] // value.shape[-3]) if query.ndim > 2 else (1, 1)
-    )
-    k, v = (
-        x.to(wide).repeat_interleave(n, -3) if n > 1 else x.to(wide)
-        for x, n in zip((key, value), repeats, strict=True)
-    )
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = (factor * q) @ k.transpose(-1, -2)
-    p = _softmax(scores, mask, causal)
-    dp = g @ v.transpose(-1, -2)
-    ds: Tensor = SoftmaxGradient.apply(p, dp)  # type: ignore[no-untyped-call]
-    dq, dk, dv = factor * (ds @ k), factor * (ds.transpose(-1, -2) @ q), p.transpose(-1, -2) @ g
-    dm = None if mask is None or mask.dtype == torch.bool else ds.sum_to_size(mask.shape).to(mask.dtype)
-    return folded(dq, query), folded(dk, key), folded(dv, value), dm
-
-
-def _softmax(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """Return the softmax of the scores where queries may look; rows that may look nowhere give zero."""
-    if mask is None and not causal:
-        return scores.softmax(-1)
-    hidden = torch.zeros(scores.shape[-2:], dtype=torch.bool, device=scores.device)
-    if causal:
-        hidden = ~torch.ones_like(hidden).tril()
-    if mask is None:  # everybody may look at the first key
-        return scores.masked_fill(hidden, -math.inf).softmax(-1)
-    if mask.dtype == torch.bool:
-        hidden = hidden | ~mask
-    else:
-        scores = scores + mask
-        hidden = hidden | (mask == -math.inf)
-    blind = hidden.all(-1, keepdim=True)
-    scores = scores.masked_fill(hidden & ~blind, -math.inf).masked_fill(blind, 0)
-    return scores.softmax(-1).masked_fill(blind, 0)
-
-
-def folded(grad: Tensor, like: Tensor) -> Tensor:
-    """Sum a gradient over the query heads that share one head of ``like``, and over broadcast axes."""
-    if like.ndim > 2 and grad.shape[-3] != like.shape[-3]:
-        grad = grad.unflatten(-3, (like.shape[-3], -1)).sum(-3)
-    return grad.sum_to_size(like.shape).to(like.dtype)
 
 
 def is_fused(result: Tensor, start: Tensor) -> bool:

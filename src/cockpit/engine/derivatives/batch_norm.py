@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cockpit.engine import native
+from cockpit.engine.kernels import batch_norm as kernels
+from cockpit.engine.kernels.trial import tried
 
 Gradients = tuple[Tensor | None, ...]
 """By input, weight and bias."""
@@ -68,6 +70,9 @@ def twice(
     )
     if all(map(native.is_there, (v, a, b))):
         found = native.batch_norm_twice((v, a, b), delta, x, w, moments)
+        if found is None and kernels.takes(delta, x):
+            whole = (v, a, b)
+            found = tried("batch_norm", lambda: kernels.batch_norm_twice(whole, delta, x, w, moments))
         if found is not None:
             return found
     over, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
@@ -87,9 +92,11 @@ def derived(node: Any) -> Callable[[Gradients, Gradients], Gradients | None]:
 
     def hook(gradients: Gradients, deltas: Gradients) -> Gradients | None:
         delta = deltas[0]
-        if delta is None or not torch.is_grad_enabled() or not serves(node, delta):
+        if delta is None or not torch.is_grad_enabled():
             return None
         try:
+            if not serves(node, delta):
+                return None
             kept = node._saved_input, node._saved_weight, node._saved_result1, node._saved_result2
         except RuntimeError:  # a checkpoint that gives its tensors once: torch derives these gradients
             return None
@@ -101,6 +108,9 @@ def derived(node: Any) -> Callable[[Gradients, Gradients], Gradients | None]:
 
 
 def serves(node: Any, delta: Tensor) -> bool:
-    """Say whether this is about moments of the batch, on a CPU."""
-    name = "training" if hasattr(node, "_saved_training") else "train"
-    return bool(getattr(node, f"_saved_{name}")) and delta.is_cpu
+    """Say whether this is about moments of the batch, and worth it: on a CPU, or where there are kernels.
+
+    cuDNN's gradients are of such moments alone, and their node does not say so.
+    """
+    said = [getattr(node, name) for name in ("_saved_training", "_saved_train") if hasattr(node, name)]
+    return all(said) and (delta.is_cpu or kernels.takes(delta, node._saved_input))

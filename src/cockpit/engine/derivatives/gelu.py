@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cockpit.engine import native
+from cockpit.engine.kernels import gelu as kernels
+from cockpit.engine.kernels.trial import tried
 
 
 class GeluGradient(torch.autograd.Function):
@@ -39,6 +41,10 @@ def twice(
     v: Tensor, delta: Tensor, x: Tensor, approximate: str, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the derivatives by delta and input of what the gradient makes of a vector."""
+    if all(needed) and native.is_there(v) and kernels.takes(delta, x):
+        both = tried("gelu", lambda: kernels.gelu_twice(v, delta, x, approximate == "tanh"))
+        if both is not None:
+            return both
     by_delta = by_x = None
     if needed[0]:
         by_delta = torch.ops.aten.gelu_backward(v, x, approximate=approximate)
@@ -66,12 +72,19 @@ def derived(
         gradients: tuple[Tensor | None, ...], deltas: tuple[Tensor | None, ...]
     ) -> tuple[Tensor, ...] | None:
         (delta,), (known,) = deltas, gradients
-        if delta is None or known is None or not delta.is_cpu or not torch.is_grad_enabled():
+        if delta is None or known is None or not torch.is_grad_enabled():
             return None
         try:
             x = node._saved_self
         except RuntimeError:  # a checkpoint that gives its tensors once: torch derives this gradient
             return None
+        if not serves(delta, x):
+            return None
         return (GeluGradient.apply(delta, x, node._saved_approximate, known.detach()),)  # type: ignore[no-untyped-call]
 
     return hook
+
+
+def serves(delta: Tensor, x: Tensor) -> bool:
+    """Say whether this is worth it: on a CPU, or where there is a kernel."""
+    return delta.is_cpu or kernels.takes(delta, x)

@@ -103,8 +103,19 @@ def _batch_norm_twice(node: Any, call: Call) -> Found:
     return *(g if needed else None for g, needed in results), *[None] * (len(call.needed) - 3)
 
 
+def _cudnn_batch_norm_twice(node: Any, call: Call) -> Found:
+    """That of cuDNN gives the derivative by the input first."""
+    if not batch_norm.serves(node, node._saved_grad_output):
+        return known_of(node)(*call.grads)  # type: ignore[no-any-return]
+    kept = node._saved_grad_output, node._saved_input, node._saved_weight
+    moments = node._saved_save_mean, node._saved_save_var
+    by_delta, by_x, by_w = batch_norm.twice(tuple(call.grads), *kept, moments)
+    results = zip((by_x, by_delta, by_w), call.needed, strict=False)
+    return *(g if needed else None for g, needed in results), *[None] * (len(call.needed) - 3)
+
+
 def _gelu_twice(node: Any, call: Call) -> Found:
-    if not node._saved_self.is_cpu:
+    if not gelu.serves(node._saved_grad_output, node._saved_self):
         return known_of(node)(call.grad)  # type: ignore[no-any-return]
     kept = node._saved_grad_output, node._saved_self, node._saved_approximate
     by_delta, by_x = call.needed
@@ -141,6 +152,7 @@ LEAN: dict[str, Callable[[Any, Call], Found]] = {
     "MmBackward0": _mm,
     "ConvolutionBackward0": _convolution,
     "ConvolutionBackwardBackward0": _convolution_twice,
+    "CudnnBatchNormBackwardBackward0": _cudnn_batch_norm_twice,
     "GeluBackwardBackward0": _gelu_twice,
     "NativeBatchNormBackwardBackward0": _batch_norm_twice,
     "ReluBackward0": _relu,

@@ -12,6 +12,7 @@ from cockpit.engine.derivatives.graph import nodes_behind
 
 LAYERS = {
     "ConvolutionBackward0": convolution.derived,
+    "CudnnBatchNormBackward0": batch_norm.derived,
     "GeluBackward0": gelu.derived,
     "NativeBatchNormBackward0": batch_norm.derived,
 }

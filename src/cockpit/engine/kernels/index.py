@@ -1,9 +1,10 @@
-"""The parts that counting kernels share: a value's row, and a program's rows added to the result."""
+"""The parts that counting kernels share: a value's row or cell, and a program's counters added to the result."""
 
 # mypy: disable-error-code="no-untyped-def"
 # (Triton evaluates annotations of kernels' parameters; those of tensors stay out.)
 from __future__ import annotations
 
+from cockpit.engine.kernels.cells import cells_of
 from cockpit.engine.kernels.language import floor, fma_down, jit, tl
 
 
@@ -44,6 +45,17 @@ def row_of(x, bins, table, below, above, high, scale, origin, shift, WAY: tl.con
 
 
 @jit()
+def cell_of(
+    x, where, bins, stride, table, below, above, high, scale, origin, shift, WAY: tl.constexpr
+):
+    """Return the counter of each value whose column is ``where`` (−1: none); ``stride``: words in a row of cells."""
+    row = row_of(x, bins, table, below, above, high, scale, origin, shift, WAY)
+    row = tl.where(where < 0, bins + 2, row)
+    known = (row >= 1) & (row <= bins)
+    return row * stride + tl.where(known, where, 0)
+
+
+@jit()
 def add_rows(rows, out, bins, columns, SIZE: tl.constexpr, ALL: tl.constexpr) -> None:
     """Add a program's counts of rows [SIZE] to the result; without ``ALL`` only those outside the bins."""
     r = tl.arange(0, SIZE)
@@ -54,3 +66,16 @@ def add_rows(rows, out, bins, columns, SIZE: tl.constexpr, ALL: tl.constexpr) ->
     else:
         counted = counted & ((r == 0) | (r > bins))
     tl.atomic_add(out + cell, rows.to(tl.int64), mask=counted, sem="relaxed")
+
+
+@jit()
+def add_cells(counters, out, bins, columns, stride, UNIT: tl.constexpr, LANES: tl.constexpr) -> None:
+    """Add a program's counters of cells to the result."""
+    for start in range(0, (bins + 4) * stride, UNIT):
+        cell = start + tl.arange(0, UNIT)
+        found = cells_of(counters, cell, LANES)
+        row, column = cell // stride, cell % stride
+        counted = (found > 0) & (row < bins + 4) & (column < columns)
+        to = (row - 1) * columns + column
+        to = tl.where(row > bins, bins * columns + row - bins, tl.where(row == 0, bins * columns, to))
+        tl.atomic_add(out + to, found.to(tl.int64), mask=counted, sem="relaxed")

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cockpit.engine.kernels.cells import added_ones, cells_of, declared, opened_cells
-from cockpit.engine.kernels.index import head_of, row_of
+from cockpit.engine.kernels.cells import added_ones, declared, opened_cells
+from cockpit.engine.kernels.index import add_cells, cell_of, head_of
 from cockpit.engine.kernels.language import jit, on_device, programs, tl
 from cockpit.engine.kernels.outer import product
 from cockpit.engine.kernels.rows import Rows, power_of_two
@@ -37,24 +37,8 @@ def _counted(
     counters, x, where, inside, bins, stride, table, below, above, high, scale, origin, shift, WORDS, WAY
 ):
     """Count values whose columns are ``where``; ``stride``: words in a row of cells."""
-    row = row_of(x, bins, table, below, above, high, scale, origin, shift, WAY)
-    row = tl.where(where < 0, bins + 2, row)
-    row = tl.where(inside, row, bins + 4)
-    known = (row >= 1) & (row <= bins)
-    return added_ones(counters, row * stride + tl.where(known, where, 0), WORDS)
-
-
-@jit()
-def _add_cells(counters, out, bins, columns, stride, UNIT: tl.constexpr, LANES: tl.constexpr) -> None:
-    """Add a program's counters to the result."""
-    for start in range(0, (bins + 4) * stride, UNIT):
-        cell = start + tl.arange(0, UNIT)
-        found = cells_of(counters, cell, LANES)
-        row, column = cell // stride, cell % stride
-        counted = (found > 0) & (row < bins + 4) & (column < columns)
-        to = (row - 1) * columns + column
-        to = tl.where(row > bins, bins * columns + row - bins, tl.where(row == 0, bins * columns, to))
-        tl.atomic_add(out + to, found.to(tl.int64), mask=counted, sem="relaxed")
+    cell = cell_of(x, where, bins, stride, table, below, above, high, scale, origin, shift, WAY)
+    return added_ones(counters, tl.where(inside, cell, (bins + 4) * stride), WORDS)
 
 
 # the alignment of places is not known, so that it does not decide how values are loaded
@@ -111,7 +95,7 @@ def _placed(
                 WORDS,
                 WAY,
             )
-    _add_cells(counters, out, bins, columns, stride, UNIT, LANES)
+    add_cells(counters, out, bins, columns, stride, UNIT, LANES)
 
 
 @jit("place", "n", "height", "width", "units", "chunk", "chunks", "across", "bins", "columns", "stride")
@@ -171,7 +155,7 @@ def _placed_products(
                 WORDS,
                 WAY,
             )
-    _add_cells(counters, out, bins, columns, stride, UNIT, LANES)
+    add_cells(counters, out, bins, columns, stride, UNIT, LANES)
 
 
 def count_placed(
