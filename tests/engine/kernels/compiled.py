@@ -43,13 +43,15 @@ def outer(grid: Grid, height: int, width: int, dtype: torch.dtype = torch.float3
     return kernels.count_outer(zeros(N, width, dtype=dtype), zeros(N, height, dtype=dtype), grid, place)
 
 
-def multiplied(outputs: int, inputs: int, uses: int, dtype: torch.dtype) -> object:
+def multiplied(outputs: int, inputs: int, uses: int, dtype: torch.dtype, joint: bool = False) -> object:
     """Multiply as for a convolution; half precision is packed: a pixel's channels side by side."""
     b, a = zeros(N, uses, outputs, dtype=dtype), zeros(N, uses + 16, inputs, dtype=dtype)
     half = dtype is torch.float16
     b, a = (x.transpose(1, 2) if half else x.transpose(1, 2).contiguous() for x in (b, a))
     greatest = zeros(2, N, dtype=torch.int32) if half else None
     given = Products(b, a, zeros(1, dtype=torch.int32), half, 9.0, greatest)
+    if joint:
+        return kernels.product_statistics(given, grid=BY_PLACE, place=places(outputs * inputs))
     return kernels.product_statistics(given, 2 * [zeros(outputs * inputs)], DOWN)
 
 
@@ -74,6 +76,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "multiplied, low": lambda: multiplied(20, 40, 256, torch.float16),
     "multiplied, single": lambda: multiplied(64, 20, 100, torch.float32),
     "multiplied, tall": lambda: multiplied(128, 96, 300, torch.float32),
+    "multiplied by place": lambda: multiplied(64, 64, 3136, torch.float16, joint=True),
+    "multiplied by place, at once": lambda: multiplied(512, 96, 64, torch.float16, joint=True),
+    "multiplied by place, tall": lambda: multiplied(128, 96, 300, torch.float32, joint=True),
     "many bins": lambda: kernels.count(zeros(N, 4096), MANY),
     "many bins of a block": lambda: kernels.block_statistics(zeros(N, 4096), [zeros(4096)], MANY),
 }

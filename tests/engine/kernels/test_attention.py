@@ -50,11 +50,12 @@ def near(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], within: float)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_derivatives_are_those_of_the_textbook(device: torch.device, shape: str, causal: bool) -> None:
-    vectors, given = problem(shape, torch.float32)
+    vectors, given = problem(shape, torch.float32 if shape != "a wide head" else torch.float16)
     assert attention.takes(*given)
     factor = 1 / math.sqrt(given[0].shape[-1])
     found = attention.attention_twice(tuple(vectors), tuple(given), causal, factor)
-    near(found, by_the_textbook(vectors, given, causal, factor), 3e-6)
+    within = 3e-6 if found[0].dtype is torch.float32 else 2e-3
+    near(found, by_the_textbook(vectors, given, causal, factor), within)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -109,4 +110,4 @@ def test_what_it_does_not_take(device: torch.device) -> None:
     assert not attention.takes(q, k, v[..., :4], o[..., :4])
     assert not attention.takes(q, k.bfloat16(), v, o)
     assert not attention.takes(q[:0], k[:0], v[:0], o[:0])
-    assert not attention.takes(*(x.expand(*x.shape[:-1], 16).repeat(1, 1, 1, 9) for x in (q, k, v, o)))
+    assert not attention.takes(*(x.repeat(1, 1, 1, 5) for x in (q, k, v, o)))

@@ -11,7 +11,10 @@ from cockpit.engine.kernels import Products, product_statistics, shifts_on
 from cockpit.engine.kernels.language import INTERPRETED
 from cockpit.engine.kernels.products import tile_of
 from cockpit.engine.numbers import binning
+from cockpit.engine.numbers.binning import Grid
 from engine.kernels.factors import CPU, DEVICE, GRID, normal, written_out
+
+BY_PLACE = Grid(40, -1.0, 1.0, 7)
 
 
 def check(products: Products, directions: list[Tensor], rtol: float) -> None:
@@ -29,6 +32,14 @@ def check(products: Products, directions: list[Tensor], rtol: float) -> None:
     assert counts is not None
     assert int(counts.sum()) == g.numel()
     assert products.rough or int((counts.cpu() - counter.result()).abs().sum()) <= 2 + g.numel() // 500
+    place = torch.arange(g.shape[1], dtype=torch.int32, device=g.device) % (BY_PLACE.columns + 1) - 1
+    same, _, joint = product_statistics(products, grid=BY_PLACE, place=place)
+    torch.testing.assert_close(same, norm2, rtol=1e-6, atol=1e-30)
+    assert joint is not None
+    assert int(joint.sum()) == g.numel()
+    moved = int((joint - kernels.count(g, BY_PLACE, place)).abs().sum())
+    assert products.rough or moved <= 2 + g.numel() // 500
+    assert moved <= 2 + g.numel() // 10
     before = normal(g.shape[1], seed=8)
     squares = before.clone()
     again, _, _ = product_statistics(products, directions, squares=squares)

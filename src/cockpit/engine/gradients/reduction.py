@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine import kernels, native
-from cockpit.engine.gradients.histograms import Histogram1d
+from cockpit.engine.gradients.histograms import Histogram, Histogram1d, Histogram2d
 from cockpit.engine.gradients.individual import ExampleGradients
 from cockpit.engine.gradients.parts import Dense
 from cockpit.engine.kernels.trial import tried
@@ -100,16 +100,24 @@ def _multiplied(
     g: ExampleGradients, statistics: Sequence[Statistic], directions: Directions
 ) -> dict[Statistic, Tensor]:
     """Take everything from the factors by one kernel that multiplies and looks; empty where it cannot be."""
-    simple = all(isinstance(s, Norm2 | Projection | Histogram1d | SquareSum) for s in statistics)
+    simple = all(isinstance(s, Norm2 | Projection | Histogram | SquareSum) for s in statistics)
     if not simple or len(g.parts) != 1 or not kernels.runs_on(g.parameter):
         return {}
+    placed = {s: s.columns(g) for s in statistics if isinstance(s, Histogram2d)}
     squares = None
     if SquareSum() in statistics:
         squares = torch.zeros(g.parameter.shape, dtype=torch.float32, device=g.parameter.device)
     found: dict[Statistic, list[Tensor]] = {}
     for products in g.parts[0].products():
-        look = partial(kernels.product_statistics, products, squares=squares)
-        seen = _seen_by_kernel(products.b, statistics, directions, look)
+        if not all(kernels.supports(s.grid, products.b) for s in placed):
+            return {}
+        seen: dict[Statistic, Tensor] = {}
+        for s, place in placed.items():  # each in a look of its own: counters are as many as a program can hold
+            seen[Norm2()], _, counts = kernels.product_statistics(products, grid=s.grid, place=place)
+            seen |= {} if counts is None else {s: counts}
+        if others := [s for s in statistics if s not in seen]:
+            look = partial(kernels.product_statistics, products, squares=squares)
+            seen |= _seen_by_kernel(products.b, others, directions, look)
         if any(s not in seen for s in statistics if not isinstance(s, SquareSum)):
             return {}
         for s, value in seen.items():

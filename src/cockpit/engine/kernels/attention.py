@@ -23,11 +23,10 @@ from torch import Tensor
 from cockpit.engine.kernels.language import INTERPRETED, jit, on_device, runs_on, tl
 from cockpit.engine.kernels.products import rounds
 
-DEEPEST = 128
-"""Numbers in a head, at most."""
+DEEPEST = {torch.float32: 64, torch.bfloat16: 128, torch.float16: 128}
+"""Numbers in a head, at most: there are not registers for more."""
 MOST = 2**16 - 1
 """Heads of all examples, at most."""
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 if INTERPRETED:  # which does not multiply bfloat16
 
@@ -269,10 +268,11 @@ def _by_keys(
 def takes(query: Tensor, key: Tensor, value: Tensor, result: Tensor) -> bool:
     """Say whether there are kernels for these queries, keys, values and gradients of the result, [..., T, D]."""
     tensors = (query, key, value, result)
-    alike = query.dtype in DTYPES and len({(t.dtype, t.device) for t in tensors}) == 1
+    alike = query.dtype in DEEPEST and len({(t.dtype, t.device) for t in tensors}) == 1
     heads = len({(t.shape[:-2], t.shape[-1]) for t in tensors}) == 1 and query.ndim > 2
     heads = heads and query.shape[:-2].numel() <= MOST
-    fits = key.shape == value.shape and query.shape == result.shape and query.shape[-1] <= DEEPEST
+    fits = key.shape == value.shape and query.shape == result.shape
+    fits = fits and query.shape[-1] <= DEEPEST.get(query.dtype, 0)
     return alike and heads and fits and all(t.numel() for t in tensors) and runs_on(query)
 
 

@@ -12,7 +12,7 @@ are written out, to be added up by a second kernel, and values are counted in sh
 from __future__ import annotations
 
 from cockpit.engine.kernels.cells import added_ones, cells_of, opened_cells
-from cockpit.engine.kernels.index import add_rows, head_of, row_of
+from cockpit.engine.kernels.index import add_cells, add_rows, cell_of, head_of, row_of
 from cockpit.engine.kernels.language import jit, tl
 
 
@@ -28,7 +28,7 @@ def _power(exponent):
     return (exponent << 23).to(tl.float32, bitcast=True)
 
 
-@jit("taps", "bins", "examples", "per", "factor")
+@jit("taps", "bins", "columns", "stride", "examples", "per", "factor")
 def multiplied(
     b,
     a,
@@ -37,6 +37,7 @@ def multiplied(
     v0,
     v1,
     v2,
+    wheres,
     partial,
     out,
     table,
@@ -54,6 +55,8 @@ def multiplied(
     examples,
     per,
     bins,
+    columns,
+    stride,
     factor,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
@@ -71,8 +74,13 @@ def multiplied(
     FULL: tl.constexpr,
     ONCE: tl.constexpr,
     SQUARES: tl.constexpr,
+    PLACED: tl.constexpr,
+    UNIT: tl.constexpr,
 ) -> None:
-    """Multiply and look; ``EVEN``: uses are whole loads, ``FULL``: the gradient is whole tiles, ``ONCE``: one load."""
+    """Multiply and look; ``EVEN``: uses are whole loads, ``FULL``: the gradient is whole tiles, ``ONCE``: one load.
+
+    ``PLACED``: counted by the column of each element, ``wheres``, in rows of ``stride`` cells.
+    """
     across = tl.cdiv(inputs, INPUTS)
     tile = tl.program_id(0)
     tap = tile % taps
@@ -90,6 +98,8 @@ def multiplied(
             w1 = tl.load(v1 + place, mask=inside, other=0.0)
         if DIRECTIONS > 2:
             w2 = tl.load(v2 + place, mask=inside, other=0.0)
+        if PLACED:
+            where = tl.load(wheres + place, mask=inside, other=-1)
     if SIZE > 0:
         below, above, high, scale, origin, shift = head_of(table)
         counters = opened_cells(OPENED, WORDS, LANES)
@@ -150,14 +160,25 @@ def multiplied(
         if SQUARES:
             square += g * g
         if SIZE > 0:
-            row = row_of(g, bins, table, below, above, high, scale, origin, shift, WAY)
-            if not FULL:
-                row = tl.where(inside, row, bins + 4)
+            if PLACED:
+                if not HOLD:
+                    where = tl.load(wheres + place, mask=inside, other=-1)
+                row = cell_of(
+                    g, where, bins, stride, table, below, above, high, scale, origin, shift, WAY
+                )
+                if not FULL:
+                    row = tl.where(inside, row, (bins + 4) * stride)
+            else:
+                row = row_of(g, bins, table, below, above, high, scale, origin, shift, WAY)
+                if not FULL:
+                    row = tl.where(inside, row, bins + 4)
             counters = added_ones(counters, row, WORDS)
     if SQUARES:
         whole = (taps * outputs).to(tl.int64) * inputs
         tl.store(squares + tl.program_id(1) * whole + place, square, mask=inside)
-    if SIZE > 0:
+    if PLACED:
+        add_cells(counters, out, bins, columns, stride, UNIT, LANES)
+    elif SIZE > 0:
         add_rows(cells_of(counters, tl.arange(0, SIZE), LANES), out, bins, 1, SIZE, True)
 
 

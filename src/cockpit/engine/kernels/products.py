@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cockpit.engine.kernels.cells import declared
+from cockpit.engine.kernels.cells import ALIGNED, declared
 from cockpit.engine.kernels.constants import constant
 from cockpit.engine.kernels.language import on_device, programs
 from cockpit.engine.kernels.multiply import added_up, multiplied
@@ -27,6 +27,8 @@ FEW = 256
 """Up to so many terms of a sum, directions take longer to load than factors."""
 STAGES = 4
 """Loads on their way."""
+UNIT = 1024
+"""Counters of cells that are read at once."""
 PER_PROCESSOR = 8
 """Programs that keep a multiprocessor busy to the end; more examples than that leaves are for the same program."""
 
@@ -113,8 +115,11 @@ def product_statistics(
     directions: Sequence[Tensor] = (),
     grid: Grid | None = None,
     squares: Tensor | None = None,
+    place: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     r"""Return $\|g_n\|^2$ [N] and $g_n^\top v_j$ [N, k] as float64, and counts of all elements as from `count`.
+
+    ``place``: the columns of elements, int32 [O, I, T] in any shape, where the grid has several.
 
     To ``squares``, float32 [O, I, T] in any shape, $\sum_n g_n \odot g_n$ is added.
     """
@@ -127,11 +132,15 @@ def product_statistics(
     sums = torch.zeros(1 + len(directions), n, dtype=torch.float64, device=b.device)
     out, rows = None, None
     if grid is not None:
-        out = torch.zeros(grid.bins + EXTRA, dtype=torch.int64, device=b.device)
+        out = torch.zeros(grid.bins * grid.columns + EXTRA, dtype=torch.int64, device=b.device)
         rows = prepared(grid, False, b.device)
     # the taps first: neighbours in memory are neighbours in a tile
-    vectors = [v.detach().view(outputs, inputs, taps).movedim(2, 0).contiguous() for v in directions]
+    given = [*directions, *(() if place is None else (place,))]
+    vectors = [v.detach().view(outputs, inputs, taps).movedim(2, 0).contiguous() for v in given]
+    wheres = partial if place is None else vectors.pop()
     v0, v1, v2 = (vectors + 3 * [partial])[:3]
+    stride = 0 if grid is None else grid.columns | 1
+    size = 0 if rows is None else rows.size if place is None else (grid.bins + EXTRA + 1) * stride
     if partial.numel():
         per = max(1, min(tile.examples, tiles * n // programs(b, tiles * n, PER_PROCESSOR)))
         groups = -(-n // per)
@@ -147,6 +156,7 @@ def product_statistics(
                 v0,
                 v1,
                 v2,
+                wheres,
                 partial,
                 partial if out is None else out,
                 partial if rows is None else rows.table,
@@ -159,14 +169,15 @@ def product_statistics(
                 *a.stride(),
                 n,
                 per,
-                0 if grid is None else grid.bins,
+                *((0, 0) if grid is None else (grid.bins, grid.columns)),
+                stride,
                 float(products.factor),
                 OUTPUTS=tile.outputs,
                 INPUTS=tile.inputs,
                 USES=tile.uses,
                 DIRECTIONS=len(directions),
                 SIZE=0 if rows is None else rows.size,
-                **declared(0 if rows is None else rows.size, tile.warps),
+                **declared(size, tile.warps, ALIGNED if place is None else UNIT),
                 WAY="" if rows is None else rows.way,
                 PRECISION="tf32" if products.rough or b.dtype != torch.float32 else "tf32x3",
                 PACKED=products.greatest is not None,
@@ -175,6 +186,8 @@ def product_statistics(
                 FULL=outputs % tile.outputs == 0 and inputs % tile.inputs == 0,
                 ONCE=uses <= tile.uses,
                 SQUARES=squares is not None,
+                PLACED=place is not None,
+                UNIT=UNIT,
                 num_stages=_stages(tile, b.element_size()),
                 maxnreg=tile.registers if squares is None else None,
                 enable_fp_fusion=rows is None or rows.way == "down",
@@ -195,7 +208,7 @@ def product_statistics(
             _check(
                 out,
                 n * outputs * inputs * taps,
-                (tile, b.dtype, inputs % tile.inputs, outputs % tile.outputs),
+                (tile, b.dtype, inputs % tile.inputs, outputs % tile.outputs, place is None),
             )
         if squares is not None:
             squares.view(outputs, inputs, taps).add_(by_group.sum(0).movedim(0, 2))
