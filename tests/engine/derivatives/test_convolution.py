@@ -103,7 +103,7 @@ def test_gradients_are_the_same_to_the_bit() -> None:
     assert all(map(torch.equal, found, expected))
     again = torch.autograd.grad(start.sum(), parameters)  # and nothing is left on the graph
     assert all(map(torch.equal, again, expected))
-    assert all(g.grad_fn is not None and "ConvolutionGradients" in g.grad_fn.name() for g in found)
+    assert all(g.grad_fn is not None and "KnownGradients" in g.grad_fn.name() for g in found)
 
 
 def test_nothing_is_derived_by_the_data() -> None:

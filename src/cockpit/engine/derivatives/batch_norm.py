@@ -9,48 +9,16 @@ looks, of which each makes a tensor as large as the images: several times as lon
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from cockpit.engine import native
+from cockpit.engine.derivatives.known import Gradients, Twice
 from cockpit.engine.kernels import batch_norm as kernels
 from cockpit.engine.kernels.trial import tried
-
-Gradients = tuple[Tensor | None, ...]
-"""By input, weight and bias."""
-
-
-class BatchNormGradients(torch.autograd.Function):
-    """Gradients that are known already, as a function of what they are made of."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        delta: Tensor,
-        x: Tensor,
-        w: Tensor | None,
-        mean: Tensor,
-        scale: Tensor,
-        *known: Tensor | None,
-    ) -> Any:
-        """Return the known gradients."""
-        ctx.save_for_backward(delta, x, w, mean, scale)
-        ctx.set_materialize_grads(False)
-        return tuple(None if g is None else g.detach() for g in known)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, by_x: Tensor | None, by_w: Tensor | None, by_b: Tensor | None) -> Any:
-        """Return the derivatives by delta, input and weight."""
-        delta, x, w, mean, scale = ctx.saved_tensors
-        found = twice((by_x, by_w, by_b), delta, x, w, (mean, scale))
-        needed = zip(found, ctx.needs_input_grad, strict=False)
-        return *(g if asked else None for g, asked in needed), *[None] * 5
-
 
 def twice(
     vectors: Gradients, delta: Tensor, x: Tensor, w: Tensor | None, moments: tuple[Tensor, Tensor]
@@ -87,24 +55,17 @@ def twice(
     return by_delta, s * (at_z - at_z.mean(over, keepdim=True) - more * z), (s * rest).reshape(-1) * count
 
 
-def derived(node: Any) -> Callable[[Gradients, Gradients], Gradients | None]:
-    """Return a hook that lets a node's gradients be derived by `BatchNormGradients`."""
+def made_of(node: Any, delta: Tensor) -> tuple[Gradients, Twice] | None:
+    """Return what a node's gradients are made of, and how they are derived."""
+    if not serves(node, delta):
+        return None
+    return (delta, node._saved_input, node._saved_weight, node._saved_result1, node._saved_result2), formula
 
-    def hook(gradients: Gradients, deltas: Gradients) -> Gradients | None:
-        delta = deltas[0]
-        if delta is None or not torch.is_grad_enabled():
-            return None
-        try:
-            if not serves(node, delta):
-                return None
-            kept = node._saved_input, node._saved_weight, node._saved_result1, node._saved_result2
-        except RuntimeError:  # a checkpoint that gives its tensors once: torch derives these gradients
-            return None
-        known = (None if g is None else g.detach() for g in gradients)
-        found: Gradients = BatchNormGradients.apply(delta, *kept, *known)  # type: ignore[no-untyped-call]
-        return found
 
-    return hook
+def formula(vectors: Gradients, given: Gradients, needed: Sequence[bool]) -> Gradients:
+    """Return the derivatives; those by the moments are in that by the input."""
+    delta, x, w, mean, scale = given
+    return *twice(vectors, delta, x, w, (mean, scale)), None, None  # type: ignore[arg-type]
 
 
 def serves(node: Any, delta: Tensor) -> bool:

@@ -8,38 +8,13 @@ data: as dear as all else there), and others by convolutions with kernels as lar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-Gradients = tuple[Tensor | None, ...]
-"""By input, weight and bias."""
-
-
-class ConvolutionGradients(torch.autograd.Function):
-    """Gradients that are known already, as a function of what they are made of."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, delta: Tensor, x: Tensor, w: Tensor, settings: tuple[Any, ...], *known: Tensor | None
-    ) -> Any:
-        """Return the known gradients."""
-        ctx.save_for_backward(delta, x, w)
-        ctx.set_materialize_grads(False)
-        ctx.settings = settings
-        return tuple(None if g is None else g.detach() for g in known)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, by_x: Tensor | None, by_w: Tensor | None, by_b: Tensor | None) -> Any:
-        """Return the derivatives by delta, input and weight."""
-        delta, x, w = ctx.saved_tensors
-        found = twice(delta, x, w, ctx.settings, (by_x, by_w, by_b), ctx.needs_input_grad)
-        return *found, *[None] * 4
-
+from cockpit.engine.derivatives.known import Gradients, Twice
 
 def twice(
     delta: Tensor, x: Tensor, w: Tensor, settings: tuple[Any, ...], vectors: Gradients, needed: Sequence[bool]
@@ -77,19 +52,11 @@ def settings_of(node: Any) -> tuple[Any, ...]:
     return tuple(getattr(node, f"_saved_{name}") for name in names)
 
 
-def derived(node: Any) -> Callable[[Gradients, Gradients], Gradients | None]:
-    """Return a hook that lets a node's gradients be derived by `ConvolutionGradients`."""
+def made_of(node: Any, delta: Tensor) -> tuple[Gradients, Twice]:
+    """Return what a node's gradients are made of, and how they are derived."""
+    settings = settings_of(node)
 
-    def hook(gradients: Gradients, deltas: Gradients) -> Gradients | None:
-        delta = deltas[0]
-        if delta is None or not torch.is_grad_enabled():
-            return None
-        try:
-            x, w = node._saved_input, node._saved_weight
-        except RuntimeError:  # a checkpoint that gives its tensors once: torch derives these gradients
-            return None
-        known = (None if g is None else g.detach() for g in gradients)
-        found: Gradients = ConvolutionGradients.apply(delta, x, w, settings_of(node), *known)  # type: ignore[no-untyped-call]
-        return found
+    def formula(vectors: Gradients, given: Gradients, needed: Sequence[bool]) -> Gradients:
+        return twice(*given, settings, vectors, needed)  # type: ignore[arg-type]
 
-    return hook
+    return (delta, node._saved_input, node._saved_weight), formula

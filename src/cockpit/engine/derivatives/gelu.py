@@ -7,38 +7,20 @@ in a dozen steps, of which each makes a tensor as large as a layer's outputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from cockpit.engine import native
+from cockpit.engine.derivatives.known import Gradients, Twice
 from cockpit.engine.kernels import gelu as kernels
 from cockpit.engine.kernels.trial import tried
 
 
-class GeluGradient(torch.autograd.Function):
-    """A gradient that is known already, as a function of what it is made of."""
-
-    @staticmethod
-    def forward(ctx: Any, delta: Tensor, x: Tensor, approximate: str, known: Tensor) -> Tensor:
-        """Return the known gradient."""
-        ctx.save_for_backward(delta, x)
-        ctx.approximate = approximate
-        return known.detach()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, v: Tensor) -> Any:
-        """Return the derivatives by delta and input."""
-        delta, x = ctx.saved_tensors
-        return *twice(v, delta, x, ctx.approximate, ctx.needs_input_grad[:2]), None, None
-
-
 def twice(
-    v: Tensor, delta: Tensor, x: Tensor, approximate: str, needed: tuple[bool, ...]
+    v: Tensor, delta: Tensor, x: Tensor, approximate: str, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the derivatives by delta and input of what the gradient makes of a vector."""
     if all(needed) and native.is_there(v) and kernels.takes(delta, x):
@@ -63,26 +45,16 @@ def _second(x: Tensor, approximate: str) -> Tensor:
     return (1 - t.square()) * (slope + x * (3 * k * c * x - t * slope.square()))
 
 
-def derived(
-    node: Any,
-) -> Callable[[tuple[Tensor | None, ...], tuple[Tensor | None, ...]], tuple[Tensor, ...] | None]:
-    """Return a hook that lets a node's gradient be derived by `GeluGradient`."""
+def made_of(node: Any, delta: Tensor) -> tuple[Gradients, Twice] | None:
+    """Return what a node's gradient is made of, and how it is derived."""
+    x, approximate = node._saved_self, node._saved_approximate
+    if not serves(delta, x):
+        return None
 
-    def hook(
-        gradients: tuple[Tensor | None, ...], deltas: tuple[Tensor | None, ...]
-    ) -> tuple[Tensor, ...] | None:
-        (delta,), (known,) = deltas, gradients
-        if delta is None or known is None or not torch.is_grad_enabled():
-            return None
-        try:
-            x = node._saved_self
-        except RuntimeError:  # a checkpoint that gives its tensors once: torch derives this gradient
-            return None
-        if not serves(delta, x):
-            return None
-        return (GeluGradient.apply(delta, x, node._saved_approximate, known.detach()),)  # type: ignore[no-untyped-call]
+    def formula(vectors: Gradients, given: Gradients, needed: Sequence[bool]) -> Gradients:
+        return twice(vectors[0], *given, approximate, needed)  # type: ignore[arg-type]
 
-    return hook
+    return (delta, x), formula
 
 
 def serves(delta: Tensor, x: Tensor) -> bool:

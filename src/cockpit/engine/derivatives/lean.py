@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from cockpit.engine.derivatives import batch_norm, gelu
+from cockpit.engine.derivatives import batch_norm, gelu, layer_norm
 from cockpit.engine.derivatives.convolution import settings_of, twice
 from cockpit.engine.numbers.products import Multiply, multiplier
 
@@ -114,6 +114,17 @@ def _cudnn_batch_norm_twice(node: Any, call: Call) -> Found:
     return *(g if needed else None for g, needed in results), *[None] * (len(call.needed) - 3)
 
 
+def _layer_norm_twice(node: Any, call: Call) -> Found:
+    kept = node._saved_grad_out, node._saved_input
+    axes = len(node._saved_normalized_shape)
+    if not layer_norm.serves(*kept, axes):
+        return known_of(node)(*call.grads)  # type: ignore[no-any-return]
+    moments = node._saved_mean, node._saved_rstd
+    found = layer_norm.twice(tuple(call.grads), *kept, node._saved_weight, moments, axes)
+    results = zip((*found[:2], None, None, found[2], None), call.needed, strict=True)
+    return tuple(g if needed else None for g, needed in results)
+
+
 def _gelu_twice(node: Any, call: Call) -> Found:
     if not gelu.serves(node._saved_grad_output, node._saved_self):
         return known_of(node)(call.grad)  # type: ignore[no-any-return]
@@ -155,6 +166,7 @@ LEAN: dict[str, Callable[[Any, Call], Found]] = {
     "CudnnBatchNormBackwardBackward0": _cudnn_batch_norm_twice,
     "GeluBackwardBackward0": _gelu_twice,
     "NativeBatchNormBackwardBackward0": _batch_norm_twice,
+    "NativeLayerNormBackwardBackward0": _layer_norm_twice,
     "ReluBackward0": _relu,
     "ThresholdBackwardBackward0": _relu_twice,
     "MaxPool2DWithIndicesBackwardBackward0": _pool_twice,

@@ -47,10 +47,10 @@ def _twice(
     of_shift = tl.load(b + lane, mask=known, other=0.0).to(tl.float32)[None, :]
     by_w = tl.zeros([ROWS, FEATURES], tl.float32)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        row = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        row = tile * ROWS + tl.arange(0, ROWS)
         there = row < rows
         inside = there[:, None] & known[None, :]
-        place = row[:, None] * features + lane[None, :]
+        place = row.to(tl.int64)[:, None] * features + lane[None, :]
         r = tl.load(scale + row, mask=there, other=0.0).to(tl.float32)[:, None]
         centre = tl.load(mean + row, mask=there, other=0.0).to(tl.float32)[:, None]
         z = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - centre) * r
