@@ -1,6 +1,6 @@
 """Products and combinations of vectors as long as a model has parameters, in sums wide enough to decide by.
 
-Vectors are rows of one tensor or of several, so that nobody has to bring them together first. On a CPU compiled kernels
+Vectors are rows of one tensor or of several, so that nobody has to bring them together first. Compiled kernels
 look at each number once and sum in float64; without them torch does the same in several looks, or, where widening
 every number would take several times as long as the products themselves, in short float32 sums that are widened.
 """
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from cockpit.engine import native
+from cockpit.engine.kernels import vectors as kernels
+from cockpit.engine.kernels.trial import tried
 from cockpit.engine.numbers.precision import wide_dtype
 
 SHORT = 2**12
@@ -32,6 +34,8 @@ WIDE, NARROW = 1e-11, 1e-6
 def inner(rows: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
     """Return the products of vectors in the rows of some tensors [k, D] with others, [R, K], on their device."""
     if (found := native.inner(rows, others)) is not None:
+        return found
+    if kernels.takes(*rows, *others) and (found := tried("inner", lambda: kernels.inner(rows, others))) is not None:
         return found
     a = _together(rows)
     b = a if others is rows else _together(others)
@@ -53,6 +57,8 @@ def combine(weights: Tensor, rows: Sequence[Tensor]) -> Tensor:
     Wide like `inner`: float32 matrix products may be rounded to 11 bits (TF32), which ruins orthogonality.
     """
     if (found := native.combine(weights, rows)) is not None:
+        return found
+    if kernels.takes(*rows) and (found := tried("combine", lambda: kernels.combine(weights, rows))) is not None:
         return found
     together = _together(rows)
     if _narrow(together):
@@ -78,7 +84,7 @@ class Rows:
         self._rows, self._room = [first], None
         self.count, self._size = first.shape
         numbers = (self.count + more) * self._size
-        if numbers <= ROOM and not native.serves(first) and not _narrow(first):
+        if numbers <= ROOM and not native.serves(first) and not _narrow(first):  # launches count more than looks
             shape = self.count + more, -(-self._size // SHORT), min(SHORT, max(1, self._size))
             self._room = torch.zeros(shape, dtype=wide_dtype(first.device), device=first.device)
             self._flat = self._room.flatten(1)[:, : self._size]
