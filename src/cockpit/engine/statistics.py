@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine.gradients.individual import ExampleGradients
+from cockpit.engine.numbers.sums import square_sum
 
 
 class Join(Enum):
@@ -156,7 +157,7 @@ class SquareSum(Statistic):
 
     def of_block(self, block: Tensor, g: ExampleGradients) -> Tensor:
         """Return the parameter's shape."""
-        return block.square().sum(0).view(g.parameter.shape)
+        return square_sum(block).view(g.parameter.shape)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from cockpit.engine.curvature.lanczos import top_eigenpair
 from cockpit.engine.curvature.loss_graph import LossGraph
 from cockpit.engine.curvature.loss_kinds import root_of
 from cockpit.engine.derivatives.attention import twice_differentiable_attention
-from cockpit.engine.kernels import batch_norm, gelu
+from cockpit.engine.kernels import batch_norm, gelu, layer_norm
 from cockpit.engine.kernels.trial import refused
 from curvature_problems import F64, mlp, square_sums
 
@@ -129,16 +130,16 @@ def test_dear_layers_are_derived_by_kernels(
     hand: bool, autocast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    for module, name in ((batch_norm, "batch_norm_twice"), (gelu, "gelu_twice")):
 
-        def counted(*given: object, own: Callable[..., object] = getattr(module, name), n: str = name) -> object:
-            calls.append(n)
-            return own(*given)
+    def counted(module: Any, name: str) -> None:
+        own = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given: calls.append(name) or own(*given))
 
-        monkeypatch.setattr(module, name, counted)
+    for module in (batch_norm, gelu, layer_norm):
+        counted(module, f"{module.__name__.rpartition('.')[2]}_twice")
     torch.manual_seed(0)
     parts = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GELU("tanh"), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))
-    model = nn.Sequential(*parts, nn.GELU(), nn.Flatten(), nn.Linear(128, 5))
+    model = nn.Sequential(*parts, nn.GELU(), nn.Flatten(), nn.LayerNorm(128), nn.Linear(128, 5))
     x = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     found = []
     for dtype in (F64, torch.float32):
@@ -151,5 +152,6 @@ def test_dear_layers_are_derived_by_kernels(
         found.append(product(v.to("cuda", dtype)).double())
     assert calls.count("batch_norm_twice") == 2
     assert calls.count("gelu_twice") == 2
+    assert calls.count("layer_norm_twice") == 1
     assert (found[1] - found[0]).norm() < (0.1 if autocast else 5e-3) * found[0].norm()
     assert not refused

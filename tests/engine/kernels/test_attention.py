@@ -70,7 +70,10 @@ def test_half_precision_loses_no_more_than_its_last_bits(
 
 
 def test_scores_that_are_far_apart(device: torch.device) -> None:
-    for scale, within in ((30.0, 1e-4), (1000.0, 0.2)):  # the more, the less is left of a softmax to be derived
+    for scale, within in (
+        (30.0, 1e-4),
+        (1000.0, 0.2),
+    ):  # the more, the less is left of a softmax to be derived
         vectors, given = problem("several tiles", torch.float32, scale)
         found = attention.attention_twice(tuple(vectors), tuple(given), True, 1.0)
         near(found, by_the_textbook(vectors, given, True, 1.0), within)

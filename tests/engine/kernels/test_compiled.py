@@ -22,7 +22,13 @@ PROGRAM = """import sys, torch
 torch.version.cuda = torch.version.cuda or "12.8"
 from engine.kernels.compiled import main
 main(*sys.argv[1:])"""
-SPILLS = {"multiplied, wide", "multiplied, low", "multiplied, single", "multiplied, tall", "multiplied by place, tall"}
+SPILLS = {
+    "multiplied, wide",
+    "multiplied, low",
+    "multiplied, single",
+    "multiplied, tall",
+    "multiplied by place, tall",
+}
 """Have a few registers too many, but not where it counts."""
 ROOM = 48 * 1024
 """Bytes of shared memory that a program may have without asking; Triton asks where its own share alone is larger."""

@@ -28,9 +28,7 @@ def by_autograd(v: Tensor, delta: Tensor, x: Tensor, approximate: str) -> tuple[
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_every_number_is_that_of_autograd(
-    device: torch.device, approximate: str, dtype: torch.dtype
-) -> None:
+def test_every_number_is_that_of_autograd(device: torch.device, approximate: str, dtype: torch.dtype) -> None:
     v, delta, x = problem(dtype)
     assert gelu.takes(delta, x)
     found = gelu.gelu_twice(v, delta, x, approximate == "tanh")

@@ -24,6 +24,7 @@ from cockpit.engine.layers.formula import Layout
 from cockpit.engine.layers.linear import linear
 from cockpit.engine.numbers.precision import wide
 from cockpit.engine.numbers.products import product
+from cockpit.engine.numbers.sums import square_sum
 from cockpit.engine.seeing.use import Use
 from cockpit.engine.statistics import SquareSum
 
@@ -74,7 +75,7 @@ class Columns:
         r"""Return $\sum_k \delta_{nk}^2$, [N, O], and $a_n^2$, [N, I], of a layer used once an example."""
         if not self._squares:
             grad, a = self.factors()
-            self._squares.extend((_square_sum(grad), a.square()))
+            self._squares.extend((square_sum(grad), a.square()))
         return self._squares[0], self._squares[1]
 
     def factors(self) -> tuple[Tensor, Tensor]:
@@ -223,17 +224,5 @@ def _of_factors(parts: list[Part], call: Columns, p: Tensor) -> Tensor:
 def _with_squares(total: Tensor | None, x: Tensor) -> Tensor:
     """Add the sum of squares over the first axis to a total."""
     if total is None:
-        return _square_sum(x)
-    return total.addcmul_(x[0], x[0]) if len(x) == 1 else total.add_(_square_sum(x))
-
-
-def _square_sum(x: Tensor) -> Tensor:
-    """Return the sum of squares over the first axis."""
-    if len(x) == 1:
-        return x[0].square()
-    if x.device.type != "cpu" or x[0].numel() < 2**14:
-        return x.square().sum(0)
-    total = x[0].square()
-    for row in x[1:]:  # reads every number once, and nothing of the size of x is written
-        total.addcmul_(row, row)
-    return total
+        return square_sum(x)
+    return total.addcmul_(x[0], x[0]) if len(x) == 1 else total.add_(square_sum(x))

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from cockpit.engine.curvature.loss_graph import DENSE, LossGraph, Operations
 from cockpit.engine.curvature.loss_roots import DenseRoot, Root, SeparateRoot, SoftmaxRoot
+from cockpit.engine.curvature.loss_targets import Targets
 from cockpit.engine.derivatives.derive import is_by_hand
 from cockpit.engine.layers.formula import Layout
 from cockpit.engine.numbers.precision import wide
 from cockpit.errors import Gap
-
-PLAIN = ("LogSoftmaxBackward0", "NllLossBackward0")
-"""What lies between outputs and losses of ``F.cross_entropy(outputs, labels, reduction="none")``: κ is 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +30,15 @@ class Kind:
         root: the kind of root.
         layouts: where the examples are in the outputs.
         axis: that of a softmax's classes.
-        labels: whether a softmax's targets are labels, so that its weights can be read off the gradient.
+        targets: whether a softmax's weights are told by its nodes.
+        labels: whether its targets are labels, so that its weights can be read off the gradient.
         convex: whether no entry of a separate loss's Hessian is negative.
     """
 
     root: type[Root]
     layouts: tuple[Layout, ...]
     axis: int = 0
+    targets: bool = False
     labels: bool = False
     convex: bool = False
 
@@ -61,12 +60,13 @@ class Kinds:
         if kind is not None and kind.root is not DenseRoot:
             return _quickly(graph, kind)
         root = root_of(graph)
-        axis, labels, convex = 0, False, False
+        axis, targets, labels, convex = 0, False, False, False
         if isinstance(root, SoftmaxRoot):
-            axis, labels = root.axis, _has_labels(root)
+            axis, targets = root.axis, _has_targets(root)
+            labels = not targets and _has_labels(root)
         elif isinstance(root, SeparateRoot):
             convex = bool((root.entries >= 0).all())
-        kind = self._kinds[graph.operations] = Kind(type(root), graph.layouts, axis, labels, convex)
+        kind = self._kinds[graph.operations] = Kind(type(root), graph.layouts, axis, targets, labels, convex)
         # To the last digit what a step gives that is not examined: a resumed run repeats an uninterrupted one.
         return root if kind.root is DenseRoot else _quickly(graph, kind)
 
@@ -108,6 +108,9 @@ def _quickly(graph: LossGraph, kind: Kind) -> Root:
         looks = graph.device.type == "cpu" and not is_by_hand()
         return SeparateRoot(graph, _entries(graph), kind.convex and not looks)
     (output,) = graph.outputs
+    if kind.targets and (found := Targets.of(graph, kind.axis)) is not None:
+        p = found.probabilities(_positions(graph, output.detach(), kind.axis))
+        return SoftmaxRoot(graph, kind.axis, p, found.weights(graph, p))
     p = _positions(graph, output.detach(), kind.axis).softmax(-1)
     if kind.labels:
         return SoftmaxRoot(graph, kind.axis, p, _weights_of_labels(graph, kind.axis, p))
@@ -116,20 +119,28 @@ def _quickly(graph: LossGraph, kind: Kind) -> Root:
     return SoftmaxRoot(graph, kind.axis, p, softmax_weights(p, probes, actions)[0])
 
 
+def _has_targets(root: SoftmaxRoot) -> bool:
+    """Say whether the weights are told by the losses' nodes."""
+    found = Targets.of(root.graph, root.axis)
+    if found is None or found.probabilities(root.probabilities).dtype != root.probabilities.dtype:
+        return False
+    return _close(found.weights(root.graph, root.probabilities), root)
+
+
 def _has_labels(root: SoftmaxRoot) -> bool:
     """Say whether the weights can be read off the gradient, to the full precision of the outputs."""
-    found, truth = _weights_of_labels(root.graph, root.axis, root.probabilities), root.weights
-    close = (found - truth).abs() <= root.graph.tolerance * truth.max()
-    return root.graph.outputs[0].dtype == root.probabilities.dtype and bool(close.all())
+    found = _weights_of_labels(root.graph, root.axis, root.probabilities)
+    return root.graph.outputs[0].dtype == root.probabilities.dtype and _close(found, root)
+
+
+def _close(weights: Tensor, root: SoftmaxRoot) -> bool:
+    """Say whether weights are those that the losses' Hessians act with."""
+    most = root.graph.tolerance * root.weights.max()
+    return bool(((weights - root.weights).abs() <= most).all())
 
 
 def _weights_of_labels(graph: LossGraph, axis: int, p: Tensor) -> Tensor:
     """Return κ of every position [N, T] of a cross-entropy with labels."""
-    node: Any = graph.losses.grad_fn
-    plain = graph.operations[:-1] == PLAIN and node.name() == PLAIN[-1] and p.shape[1] == 1
-    if plain and node._saved_weight is None and node._saved_target.shape == p.shape[:1]:
-        counted: Tensor = node._saved_target != node._saved_ignore_index
-        return counted.to(p.dtype).unsqueeze(1)
     return label_weights(p, _positions(graph, graph.slope()[0], axis))
 
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from cockpit.engine import native
-from cockpit.engine.derivatives.known import Gradients, Twice
+from cockpit.engine.derivatives.known import Given, Gradients, Twice
 from cockpit.engine.kernels import batch_norm as kernels
 from cockpit.engine.kernels.trial import tried
+
 
 def twice(
     vectors: Gradients, delta: Tensor, x: Tensor, w: Tensor | None, moments: tuple[Tensor, Tensor]
@@ -55,17 +56,17 @@ def twice(
     return by_delta, s * (at_z - at_z.mean(over, keepdim=True) - more * z), (s * rest).reshape(-1) * count
 
 
-def made_of(node: Any, delta: Tensor) -> tuple[Gradients, Twice] | None:
+def made_of(node: Any, delta: Tensor) -> tuple[Given, Twice] | None:
     """Return what a node's gradients are made of, and how they are derived."""
     if not serves(node, delta):
         return None
     return (delta, node._saved_input, node._saved_weight, node._saved_result1, node._saved_result2), formula
 
 
-def formula(vectors: Gradients, given: Gradients, needed: Sequence[bool]) -> Gradients:
+def formula(vectors: Gradients, given: Given, needed: Sequence[bool]) -> Gradients:
     """Return the derivatives; those by the moments are in that by the input."""
     delta, x, w, mean, scale = given
-    return *twice(vectors, delta, x, w, (mean, scale)), None, None  # type: ignore[arg-type]
+    return *twice(vectors, delta, x, w, (mean, scale)), None, None
 
 
 def serves(node: Any, delta: Tensor) -> bool:

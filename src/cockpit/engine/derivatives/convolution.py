@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cockpit.engine.derivatives.known import Gradients, Twice
+from cockpit.engine.derivatives.known import Given, Gradients, Twice
+
 
 def twice(
     delta: Tensor, x: Tensor, w: Tensor, settings: tuple[Any, ...], vectors: Gradients, needed: Sequence[bool]
@@ -52,11 +53,12 @@ def settings_of(node: Any) -> tuple[Any, ...]:
     return tuple(getattr(node, f"_saved_{name}") for name in names)
 
 
-def made_of(node: Any, delta: Tensor) -> tuple[Gradients, Twice]:
+def made_of(node: Any, delta: Tensor) -> tuple[Given, Twice]:
     """Return what a node's gradients are made of, and how they are derived."""
     settings = settings_of(node)
 
-    def formula(vectors: Gradients, given: Gradients, needed: Sequence[bool]) -> Gradients:
-        return twice(*given, settings, vectors, needed)  # type: ignore[arg-type]
+    def formula(vectors: Gradients, given: Given, needed: Sequence[bool]) -> Gradients:
+        delta, x, w = given
+        return twice(delta, x, w, settings, vectors, needed)
 
     return (delta, node._saved_input, node._saved_weight), formula

@@ -24,31 +24,32 @@ class AttentionGradients(torch.autograd.Function):
     """The gradients by query, key and value, as a function of these and of the result's."""
 
     @staticmethod
-    def forward(ctx: Any, causal: bool, scale: float | None, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradients by torch's kernel; ``given``: query, key, value and the result's gradient."""
+    def forward(
+        ctx: Any, causal: bool, scale: float | None, query: Tensor, key: Tensor, value: Tensor, delta: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Return the gradients by torch's kernel."""
         ctx.causal, ctx.scale = causal, scale
-        ctx.save_for_backward(*given)
-        *inputs, delta = given
+        ctx.save_for_backward(query, key, value, delta)
         with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in inputs]
-            result = torch._C._nn.scaled_dot_product_attention(*leaves, is_causal=causal, scale=scale)
-        return torch.autograd.grad(result, leaves, delta)
+            q, k, v = (x.detach().requires_grad_() for x in (query, key, value))
+            result = torch._C._nn.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+        return torch.autograd.grad(result, (q, k, v), delta)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *vectors: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *vectors: Any) -> tuple[Tensor | None, ...]:
         """Return the derivatives by query, key, value and the result's gradient."""
         given = ctx.saved_tensors
-        found = None
         if all(map(native.is_there, vectors)):
             factor = 1 / math.sqrt(given[0].shape[-1]) if ctx.scale is None else ctx.scale
             found = tried("attention", lambda: attention.attention_twice(vectors, given, ctx.causal, factor))
-        if found is None:
-            with torch.enable_grad():
-                leaves = [x.detach().requires_grad_() for x in given]
-                gradients = attention_gradients(*leaves[:3], None, ctx.causal, ctx.scale, leaves[3])[:3]
-            found = torch.autograd.grad(gradients, leaves, vectors)
-        return None, None, *found
+            if found is not None:
+                return None, None, *found
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in given]
+            q, k, v, d = leaves
+            gradients = attention_gradients(q, k, v, None, ctx.causal, ctx.scale, d)[:3]
+        return None, None, *torch.autograd.grad(gradients, leaves, vectors)
 
 
 def serves(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, delta: Tensor) -> bool:

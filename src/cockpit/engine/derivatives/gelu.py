@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cockpit.engine import native
-from cockpit.engine.derivatives.known import Gradients, Twice
+from cockpit.engine.derivatives.known import Given, Gradients, Twice
 from cockpit.engine.kernels import gelu as kernels
 from cockpit.engine.kernels.trial import tried
 
@@ -45,14 +45,15 @@ def _second(x: Tensor, approximate: str) -> Tensor:
     return (1 - t.square()) * (slope + x * (3 * k * c * x - t * slope.square()))
 
 
-def made_of(node: Any, delta: Tensor) -> tuple[Gradients, Twice] | None:
+def made_of(node: Any, delta: Tensor) -> tuple[Given, Twice] | None:
     """Return what a node's gradient is made of, and how it is derived."""
     x, approximate = node._saved_self, node._saved_approximate
     if not serves(delta, x):
         return None
 
-    def formula(vectors: Gradients, given: Gradients, needed: Sequence[bool]) -> Gradients:
-        return twice(vectors[0], *given, approximate, needed)  # type: ignore[arg-type]
+    def formula(vectors: Gradients, given: Given, needed: Sequence[bool]) -> Gradients:
+        (v,), (delta, x) = vectors, given
+        return (None, None) if v is None else twice(v, delta, x, approximate, needed)
 
     return (delta, x), formula
 

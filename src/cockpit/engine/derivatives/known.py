@@ -11,7 +11,9 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import Node
 
 Gradients = tuple[Tensor | None, ...]
-Twice = Callable[[Gradients, Gradients, Sequence[bool]], Gradients]
+Given = tuple[Any, ...]
+"""Tensors that gradients are made of; each formula knows which may be missing."""
+Twice = Callable[[Gradients, Given, Sequence[bool]], Gradients]
 """From vectors for the gradients, what these are made of, and which derivatives are needed: the derivatives by that."""
 Hook = Callable[[Gradients, Gradients], Gradients | None]
 """Of a node: from its results and what it was called with, other results."""
@@ -35,12 +37,15 @@ class KnownGradients(torch.autograd.Function):
         made_of = ctx.saved_tensors
         needed = ctx.needs_input_grad[2 : 2 + len(made_of)]
         found = ctx.twice(vectors, made_of, needed)
-        return None, None, *(g if asked else None for g, asked in zip(found, needed, strict=True)), *[None] * ctx.more
+        return (
+            None,
+            None,
+            *(g if asked else None for g, asked in zip(found, needed, strict=True)),
+            *[None] * ctx.more,
+        )
 
 
-def derived_by(
-    node: Node, made_of: Callable[[Any, Tensor], tuple[Gradients, Twice] | None]
-) -> Hook:
+def derived_by(node: Node, made_of: Callable[[Any, Tensor], tuple[Given, Twice] | None]) -> Hook:
     """Return a hook that lets a node's gradients be derived by a formula of ours.
 
     Args:

@@ -21,9 +21,10 @@ from typing import Any
 from torch import Tensor
 
 from cockpit.engine import native
-from cockpit.engine.derivatives.known import Gradients, Twice
+from cockpit.engine.derivatives.known import Given, Gradients, Twice
 from cockpit.engine.kernels import layer_norm as kernels
 from cockpit.engine.kernels.trial import tried
+
 
 def twice(
     vectors: Gradients,
@@ -65,15 +66,15 @@ def twice(
     return (left if w is None else left * w) + a * z + b, by_x, by_w
 
 
-def made_of(node: Any, delta: Tensor) -> tuple[Gradients, Twice] | None:
+def made_of(node: Any, delta: Tensor) -> tuple[Given, Twice] | None:
     """Return what a node's gradients are made of, and how they are derived."""
     x, axes = node._saved_input, len(node._saved_normalized_shape)
     if not serves(delta, x, axes):
         return None
 
-    def formula(vectors: Gradients, given: Gradients, needed: Sequence[bool]) -> Gradients:
+    def formula(vectors: Gradients, given: Given, needed: Sequence[bool]) -> Gradients:
         delta, x, w, mean, scale = given
-        return *twice(vectors, delta, x, w, (mean, scale), axes), None, None  # type: ignore[arg-type]
+        return *twice(vectors, delta, x, w, (mean, scale), axes), None, None
 
     return (delta, x, node._saved_weight, node._saved_result1, node._saved_result2), formula
 

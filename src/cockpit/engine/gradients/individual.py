@@ -18,6 +18,7 @@ from torch import Tensor
 from cockpit.engine.gradients.parts import Dense, Outer, Part, Rows
 from cockpit.engine.numbers.precision import exact_products, wide
 from cockpit.engine.numbers.products import product
+from cockpit.engine.numbers.sums import square_sum
 
 BLOCK = 2**24
 """How many gradient elements are formed at once (128 MiB in float64)."""
@@ -164,7 +165,7 @@ class ExampleGradients:
             return sums.new_zeros(self.parameter.shape).index_add_(0, row, sums.square())
         sizes = _sizes(self.parts)
         if self.square_sum_walks or sizes is None:
-            return _added(g.square().sum(0) for g in self.blocks())
+            return _added(square_sum(g) for g in self.blocks())
         # With one use, the square of a product is a product of squares.
         factors = (_factors(self.parts, i, j) for i, j in self.spans(sizes[0] * (sizes[2] + sizes[3])))
         squares = (_joint(b.square()[:, :, 0], a.square()[:, :, 0]) for a, b in factors)

@@ -109,12 +109,12 @@ def _multiplied(
         squares = torch.zeros(g.parameter.shape, dtype=torch.float32, device=g.parameter.device)
     found: dict[Statistic, list[Tensor]] = {}
     for products in g.parts[0].products():
-        if not all(kernels.supports(s.grid, products.b) for s in placed):
+        if not all(kernels.supports(joint.grid, products.b) for joint in placed):
             return {}
         seen: dict[Statistic, Tensor] = {}
-        for s, place in placed.items():  # each in a look of its own: counters are as many as a program can hold
-            seen[Norm2()], _, counts = kernels.product_statistics(products, grid=s.grid, place=place)
-            seen |= {} if counts is None else {s: counts}
+        for joint, place in placed.items():  # a look of its own: a program can hold no more counters
+            seen[Norm2()], _, counts = kernels.product_statistics(products, grid=joint.grid, place=place)
+            seen |= {} if counts is None else {joint: counts}
         if others := [s for s in statistics if s not in seen]:
             look = partial(kernels.product_statistics, products, squares=squares)
             seen |= _seen_by_kernel(products.b, others, directions, look)

@@ -1,21 +1,24 @@
 r"""Attention, twice: what a product with the Hessian makes of vectors for its gradients, without matrices of scores.
 
-With $S = s\,QK^\top$, $P = \mathrm{softmax}(S)$, $dP = dO\,V^\top$ and $D_i = \langle P_i, dP_i\rangle$ the gradients are
-$dS = P \odot (dP - D)$, $dQ = s\,dS\,K$, $dK = s\,dS^\top Q$, $dV = P^\top dO$. Vectors $u$ for these three give
+With $S = s\,QK^\top$, $P = \mathrm{softmax}(S)$, $dP = dO\,V^\top$ and $D_i = \langle P_i, dP_i\rangle$ the gradients
+are $dS = P \odot (dP - D)$, $dQ = s\,dS\,K$, $dK = s\,dS^\top Q$, $dV = P^\top dO$. Vectors $u$ for these three give
 
 .. math::
     A &= s\,(u_Q K^\top + Q\,u_K^\top), \quad B = dO\,u_V^\top, \quad a_i = \langle P_i, A_i\rangle \\
-    E &= P \odot (A - a), \quad G = A \odot (dP - D) - dP\,a + B, \quad T = P \odot (G - \langle P, G\rangle)
+    E &= P \odot (A - a), \quad G = A \odot (dP - D) - dP\,a + B \\
+    T &= P \odot (G - \langle P, G\rangle)
 
-and the derivatives $s\,(T K + dS\,u_K)$ by Q, $s\,(T^\top Q + dS^\top u_Q)$ by K, $E^\top dO$ by V and $E V + P\,u_V$ by
-dO. Scores are formed anew, tile by tile: in one pass that sums over the keys of each query, in one that adds up what
-belongs to queries, and in one for keys (after Dao et al., "FlashAttention", 2022). So memory grows with the length of a
-sequence, not with its square.
+and the derivatives $s\,(T K + dS\,u_K)$ by Q, $s\,(T^\top Q + dS^\top u_Q)$ by K, $E^\top dO$ by V and
+$E V + P\,u_V$ by dO. Scores are formed anew, tile by tile: in one pass that sums over the keys of each query, in one
+that adds up what belongs to queries, and in one for keys (after Dao et al., "FlashAttention", 2022). So memory grows
+with the length of a sequence, not with its square.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 # (Triton evaluates annotations of kernels' parameters; those of tensors stay out.)
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -298,8 +301,18 @@ def attention_twice(
     single = q.dtype is torch.float32
     m, n = (32, 32) if single else (64, 64)
     precision = "tf32x3" if single and not rounds(torch.backends.cuda.matmul) else "tf32"
-    options = {"M": m, "N": n, "DEPTH": max(16, 1 << (depth - 1).bit_length()), "CAUSAL": causal}
-    options |= {"PRECISION": precision, "num_warps": 4 if single else 8, "num_stages": 2, "enable_fp_fusion": True}
+    options: dict[str, Any] = {
+        "M": m,
+        "N": n,
+        "DEPTH": max(16, 1 << (depth - 1).bit_length()),
+        "CAUSAL": causal,
+    }
+    options |= {
+        "PRECISION": precision,
+        "num_warps": 4 if single else 8,
+        "num_stages": 2,
+        "enable_fp_fusion": True,
+    }
     seen, sizes = (q, k, v, o, uq, uk, uv, sums), (queries, keys, depth, float(factor))
     with on_device(q):
         _summed[(-(-queries // m), heads)](*seen, *sizes, **options)

@@ -1,7 +1,7 @@
 r"""Batch normalisation, twice, in two looks at the images: sums for each channel, then both derivatives at once.
 
-The formula is that of `cockpit.engine.derivatives.batch_norm`. With $z = s\,(x - \mu)$ both derivatives are combinations
-of $v$, $\delta$, $z$ and 1, whose seven factors follow from five sums over a channel.
+The formula is that of `cockpit.engine.derivatives.batch_norm`. With $z = s\,(x - \mu)$ both derivatives are
+combinations of $v$, $\delta$, $z$ and 1, whose seven factors follow from five sums over a channel.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -23,7 +23,7 @@ EXAMPLES, CHANNELS = 32, 16
 
 @jit()
 def _place(rows, channels, pixels, ROWS: tl.constexpr):
-    """Return the rows of a program (a channel of an image each), which are there, their channels and where they begin."""
+    """Return a program's rows (a channel of an image each), which are there, their channels, where they begin."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     return row, row < rows, row % channels, (row * pixels)[:, None]
 
@@ -136,7 +136,7 @@ def _combined(
     ROWS: tl.constexpr,
     PIXELS: tl.constexpr,
 ) -> None:
-    row, there, channel, begin = _place(rows, channels, pixels, ROWS)
+    _, there, channel, begin = _place(rows, channels, pixels, ROWS)
     centre = tl.load(mean + channel, mask=there, other=0.0).to(tl.float32)[:, None]
     factor = tl.load(scale + channel, mask=there, other=0.0).to(tl.float32)[:, None]
     dv, dz = _factor(factors, 0, channels, channel, there), _factor(factors, 1, channels, channel, there)

@@ -45,9 +45,7 @@ def row_of(x, bins, table, below, above, high, scale, origin, shift, WAY: tl.con
 
 
 @jit()
-def cell_of(
-    x, where, bins, stride, table, below, above, high, scale, origin, shift, WAY: tl.constexpr
-):
+def cell_of(x, where, bins, stride, table, below, above, high, scale, origin, shift, WAY: tl.constexpr):
     """Return the counter of each value whose column is ``where`` (−1: none); ``stride``: words in a row of cells."""
     row = row_of(x, bins, table, below, above, high, scale, origin, shift, WAY)
     row = tl.where(where < 0, bins + 2, row)

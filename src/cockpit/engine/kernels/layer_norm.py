@@ -62,7 +62,10 @@ def _twice(
             weight = tl.load(w + lane, mask=known, other=0.0).to(tl.float32)[None, :]
             e = d * weight
         mean_u, mean_e = tl.sum(u, axis=1)[:, None] / features, tl.sum(e, axis=1)[:, None] / features
-        mean_uz, mean_ez = tl.sum(u * z, axis=1)[:, None] / features, tl.sum(e * z, axis=1)[:, None] / features
+        mean_uz, mean_ez = (
+            tl.sum(u * z, axis=1)[:, None] / features,
+            tl.sum(e * z, axis=1)[:, None] / features,
+        )
         rest = tl.sum(u * e, axis=1)[:, None] / features - mean_u * mean_e - mean_uz * mean_ez
         left = r * (u - mean_u - z * mean_uz)
         by_w += tl.where(inside, d * left, 0.0)

@@ -163,9 +163,7 @@ def multiplied(
             if PLACED:
                 if not HOLD:
                     where = tl.load(wheres + place, mask=inside, other=-1)
-                row = cell_of(
-                    g, where, bins, stride, table, below, above, high, scale, origin, shift, WAY
-                )
+                row = cell_of(g, where, bins, stride, table, below, above, high, scale, origin, shift, WAY)
                 if not FULL:
                     row = tl.where(inside, row, (bins + 4) * stride)
             else:

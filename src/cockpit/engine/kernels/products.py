@@ -140,7 +140,9 @@ def product_statistics(
     wheres = partial if place is None else vectors.pop()
     v0, v1, v2 = (vectors + 3 * [partial])[:3]
     stride = 0 if grid is None else grid.columns | 1
-    size = 0 if rows is None else rows.size if place is None else (grid.bins + EXTRA + 1) * stride
+    size = 0 if rows is None else rows.size
+    if grid is not None and place is not None:
+        size = (grid.bins + EXTRA + 1) * stride
     if partial.numel():
         per = max(1, min(tile.examples, tiles * n // programs(b, tiles * n, PER_PROCESSOR)))
         groups = -(-n // per)

@@ -19,6 +19,9 @@ ROW = 2**12
 SHORT = 2**16
 """Up to so many, rows take longer than they are worth: torch adds in pairs, which loses no digit of so few."""
 
+SHORT_ROW = 2**14
+"""Up to so many squares on a CPU, calls are what takes time."""
+
 
 def wide_sum(x: Tensor) -> Tensor:
     """Return the sum of all elements of one tensor."""
@@ -46,3 +49,18 @@ def signed_sums(tensors: Tensors) -> Tensor:
 def lengths(tensors: Tensors) -> Tensor:
     r"""Return $\sum_j |x_j|$ of each tensor, [P]."""
     return torch.stack(torch._foreach_norm(tensors, 1, dtype=wide_dtype(tensors[0].device)))
+
+
+def square_sum(x: Tensor) -> Tensor:
+    """Return the sum of squares over the first axis; nothing of the size of ``x`` is written if it is large."""
+    if len(x) == 1:
+        return x[0].square()
+    if x.device.type != "cpu":
+        length: Tensor = torch.linalg.vector_norm(x, dim=0)
+        return length.square_()
+    if not len(x) or x[0].numel() < SHORT_ROW:
+        return x.square().sum(0)
+    total = x[0].square()
+    for row in x[1:]:
+        total.addcmul_(row, row)
+    return total

@@ -35,7 +35,10 @@ def inner(rows: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
     """Return the products of vectors in the rows of some tensors [k, D] with others, [R, K], on their device."""
     if (found := native.inner(rows, others)) is not None:
         return found
-    if kernels.takes(*rows, *others) and (found := tried("inner", lambda: kernels.inner(rows, others))) is not None:
+    if (
+        kernels.takes(*rows, *others)
+        and (found := tried("inner", lambda: kernels.inner(rows, others))) is not None
+    ):
         return found
     a = _together(rows)
     b = a if others is rows else _together(others)
@@ -58,7 +61,10 @@ def combine(weights: Tensor, rows: Sequence[Tensor]) -> Tensor:
     """
     if (found := native.combine(weights, rows)) is not None:
         return found
-    if kernels.takes(*rows) and (found := tried("combine", lambda: kernels.combine(weights, rows))) is not None:
+    if (
+        kernels.takes(*rows)
+        and (found := tried("combine", lambda: kernels.combine(weights, rows))) is not None
+    ):
         return found
     together = _together(rows)
     if _narrow(together):
@@ -84,7 +90,9 @@ class Rows:
         self._rows, self._room = [first], None
         self.count, self._size = first.shape
         numbers = (self.count + more) * self._size
-        if numbers <= ROOM and not native.serves(first) and not _narrow(first):  # launches count more than looks
+        if (
+            numbers <= ROOM and not native.serves(first) and not _narrow(first)
+        ):  # launches count more than looks
             shape = self.count + more, -(-self._size // SHORT), min(SHORT, max(1, self._size))
             self._room = torch.zeros(shape, dtype=wide_dtype(first.device), device=first.device)
             self._flat = self._room.flatten(1)[:, : self._size]
