@@ -9,7 +9,7 @@ from there on float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cockpit.engine.kernels.cells import ALIGNED, declared
 from cockpit.engine.kernels.constants import constant
-from cockpit.engine.kernels.language import on_device, programs
+from cockpit.engine.kernels.language import INTERPRETED, on_device, programs
 from cockpit.engine.kernels.multiply import added_up, multiplied
 from cockpit.engine.kernels.rows import prepared
 from cockpit.engine.numbers.binning import EXTRA, Grid
@@ -91,10 +91,25 @@ def tile_of(outputs: int, inputs: int, taps: int, uses: int, packed: bool) -> Ti
     return Tile(tall, wide, 64 if packed else 32, warps, examples, hold, registers)
 
 
-def _stages(tile: Tile, factor_bytes: int) -> int:
-    """Return how many loads are on their way: a program has 48 KiB for them and its counters, or asks for more."""
-    needed = STAGES * (tile.outputs + tile.inputs) * tile.uses * factor_bytes
-    return STAGES - 1 if needed == 48 * 1024 else STAGES
+UNASKED = 48 * 1024
+"""Bytes of shared memory that a program has without asking; Triton asks where its own share alone is larger."""
+_stages: dict[Any, int] = {}
+"""How many loads are on their way, by kind of launch."""
+
+
+def _stages_of(kind: Any, warm: Callable[[int], Any], counters: int) -> int:
+    """Return how many loads are on their way, so that the compiler's share and the counters fit in shared memory.
+
+    ``warm`` compiles for so many. What is on its way, and what else lies in shared memory, is the compiler's choice.
+    """
+    if kind not in _stages:
+        _stages[kind] = STAGES
+        for stages in range(STAGES, 0, -1) if not INTERPRETED else ():
+            shared = warm(stages).metadata.shared
+            if shared > UNASKED or shared + 4 * counters <= UNASKED:
+                _stages[kind] = stages
+                break
+    return _stages[kind]
 
 
 _counted: set[Any] = set()
@@ -149,51 +164,41 @@ def product_statistics(
         by_group = partial
         if squares is not None:
             by_group = torch.empty(groups, taps, outputs, inputs, dtype=torch.float32, device=b.device)
+        arguments = (
+            *(b, a, partial if products.greatest is None else products.greatest, products.shifts),
+            *(v0, v1, v2, wheres, partial),
+            *(partial if out is None else out, partial if rows is None else rows.table, by_group),
+            *(outputs, inputs, uses, taps, *b.stride(), *a.stride(), n, per),
+            *((0, 0) if grid is None else (grid.bins, grid.columns)),
+            *(stride, float(products.factor)),
+        )
+        options: dict[str, Any] = {
+            "OUTPUTS": tile.outputs,
+            "INPUTS": tile.inputs,
+            "USES": tile.uses,
+            "DIRECTIONS": len(directions),
+            "SIZE": 0 if rows is None else rows.size,
+            **declared(size, tile.warps, ALIGNED if place is None else UNIT),
+            "WAY": "" if rows is None else rows.way,
+            "PRECISION": "tf32" if products.rough or b.dtype != torch.float32 else "tf32x3",
+            "PACKED": products.greatest is not None,
+            "HOLD": tile.hold,
+            "EVEN": uses % tile.uses == 0,
+            "FULL": outputs % tile.outputs == 0 and inputs % tile.inputs == 0,
+            "ONCE": uses <= tile.uses,
+            "SQUARES": squares is not None,
+            "PLACED": place is not None,
+            "UNIT": UNIT,
+            "maxnreg": tile.registers if squares is None else None,
+            "enable_fp_fusion": rows is None or rows.way == "down",
+        }
         with on_device(b):
-            multiplied[(tiles, groups)](
-                b,
-                a,
-                partial if products.greatest is None else products.greatest,
-                products.shifts,
-                v0,
-                v1,
-                v2,
-                wheres,
-                partial,
-                partial if out is None else out,
-                partial if rows is None else rows.table,
-                by_group,
-                outputs,
-                inputs,
-                uses,
-                taps,
-                *b.stride(),
-                *a.stride(),
-                n,
-                per,
-                *((0, 0) if grid is None else (grid.bins, grid.columns)),
-                stride,
-                float(products.factor),
-                OUTPUTS=tile.outputs,
-                INPUTS=tile.inputs,
-                USES=tile.uses,
-                DIRECTIONS=len(directions),
-                SIZE=0 if rows is None else rows.size,
-                **declared(size, tile.warps, ALIGNED if place is None else UNIT),
-                WAY="" if rows is None else rows.way,
-                PRECISION="tf32" if products.rough or b.dtype != torch.float32 else "tf32x3",
-                PACKED=products.greatest is not None,
-                HOLD=tile.hold,
-                EVEN=uses % tile.uses == 0,
-                FULL=outputs % tile.outputs == 0 and inputs % tile.inputs == 0,
-                ONCE=uses <= tile.uses,
-                SQUARES=squares is not None,
-                PLACED=place is not None,
-                UNIT=UNIT,
-                num_stages=_stages(tile, b.element_size()),
-                maxnreg=tile.registers if squares is None else None,
-                enable_fp_fusion=rows is None or rows.way == "down",
+            stages = _stages_of(
+                (b.dtype, b.device, *(x % 16 for x in (*b.stride(), *a.stride())), *options.values()),
+                lambda stages: multiplied.warmup(*arguments, grid=(1,), num_stages=stages, **options),
+                options["WORDS"],
             )
+            multiplied[(tiles, groups)](*arguments, num_stages=stages, **options)
             added_up[(n, len(partial))](
                 partial,
                 partial if products.greatest is None else products.greatest,
