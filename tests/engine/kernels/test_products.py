@@ -44,6 +44,9 @@ def check(products: Products, directions: list[Tensor], rtol: float) -> None:
     squares = before.clone()
     again, _, _ = product_statistics(products, directions, squares=squares)
     torch.testing.assert_close(again, norm2, rtol=1e-6, atol=1e-30)
+    alone = before.clone()
+    assert product_statistics(products, squares=alone, norms=False)[0].shape == (0,)
+    assert torch.equal(alone, squares)
     torch.testing.assert_close(
         (squares - before).double(),
         g.square().sum(0),

@@ -33,6 +33,15 @@ def test_combinations_are_those_of_float64(device: torch.device, rows: list[int]
     torch.testing.assert_close(found, expected.float(), rtol=1e-6, atol=1e-9)
 
 
+def test_rows_beyond_what_32_bits_count(device: torch.device) -> None:
+    if device.type != "cuda" or torch.cuda.mem_get_info(device)[0] < 2**35:
+        pytest.skip("needs a GPU with 32 GiB free")
+    x = torch.ones(18, 2**27, device=device)
+    x[17] = 2
+    assert vectors.inner([x], [x])[17].tolist() == [2.0**28] * 17 + [2.0**29]
+    assert bool((vectors.combine(torch.ones(1, 18), [x]) == 19).all())
+
+
 def test_what_it_does_not_take(device: torch.device) -> None:
     x = normal(2, vectors.LEAST)
     assert not vectors.takes(x, x.double())

@@ -118,6 +118,12 @@ class Columns:
             self._single.extend(found)
         return found
 
+    def alone(self, name: str, names: Mapping[int, str]) -> Part | None:
+        """Return the part of a parameter of this call, of the only column; None if there is not one."""
+        found = self.widened(names).items() if self.widens else self.single(0, names)
+        parts = [part for owner, part in found if owner == name]
+        return parts[0] if len(parts) == 1 else None
+
 
 def _channel_axis(use: Use) -> int:
     """Return the axis of a convolution's channels, counted with the columns in front."""

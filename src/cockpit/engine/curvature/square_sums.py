@@ -18,6 +18,7 @@ from torch.autograd.graph import GradientEdge, Node
 from cockpit.engine.coverage.coverage import Plan, Way
 from cockpit.engine.coverage.fallback import rows
 from cockpit.engine.coverage.spread import Path, Spread, spreads
+from cockpit.engine.curvature.column_bunch import bunched
 from cockpit.engine.curvature.column_sums import Columns, column_sum, of_parts, square_together
 from cockpit.engine.curvature.column_work import steps
 from cockpit.engine.curvature.loss_graph import LossGraph
@@ -187,6 +188,9 @@ class LayerSums:
                     uses.setdefault(name, []).append(call)
         if self._launching:
             square_together([calls[0] for calls in uses.values() if len(calls) == 1])
+            together = bunched(uses, self._names)
+            yield from together.items()
+            uses = {name: calls for name, calls in uses.items() if name not in together}
         for name, calls in uses.items():
             expected = self.plan.uses.get(name)
             if expected is not None and len(calls) > expected:

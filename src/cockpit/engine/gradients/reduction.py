@@ -75,10 +75,11 @@ def _walk(
         yield from products.items()
         return
     whole = any(isinstance(s, Quantiles) for s in statistics)
+    plain = all(isinstance(s, SquareSum) for s in statistics)  # which a fused look does not tell
     found: dict[Statistic, list[Tensor]] = {s: [] for s in statistics}
     for block in g.blocks(whole):
         flat = block.reshape(len(block), g.parameter.numel())
-        fused = tried("block", partial(_fused, flat, statistics, directions)) or {}
+        fused = {} if plain else tried("block", partial(_fused, flat, statistics, directions)) or {}
         for s in statistics:
             if s in fused:
                 value: Tensor | None = fused[s]
@@ -115,7 +116,10 @@ def _multiplied(
         for joint, place in placed.items():  # a look of its own: a program can hold no more counters
             seen[Norm2()], _, counts = kernels.product_statistics(products, grid=joint.grid, place=place)
             seen |= {} if counts is None else {joint: counts}
-        if others := [s for s in statistics if s not in seen]:
+        others = [s for s in statistics if s not in seen]
+        if others == [SquareSum()]:
+            kernels.product_statistics(products, squares=squares, norms=False)
+        elif others:
             look = partial(kernels.product_statistics, products, squares=squares)
             seen |= _seen_by_kernel(products.b, others, directions, look)
         if any(s not in seen for s in statistics if not isinstance(s, SquareSum)):

@@ -74,12 +74,14 @@ def multiplied(
     FULL: tl.constexpr,
     ONCE: tl.constexpr,
     SQUARES: tl.constexpr,
+    NORMS: tl.constexpr,
     PLACED: tl.constexpr,
     UNIT: tl.constexpr,
 ) -> None:
     """Multiply and look; ``EVEN``: uses are whole loads, ``FULL``: the gradient is whole tiles, ``ONCE``: one load.
 
-    ``PLACED``: counted by the column of each element, ``wheres``, in rows of ``stride`` cells.
+    ``NORMS``: squares of an example are added up. ``PLACED``: values are counted by the column of each element,
+    ``wheres``, in rows of ``stride`` cells.
     """
     across = tl.cdiv(inputs, INPUTS)
     tile = tl.program_id(0)
@@ -137,7 +139,8 @@ def multiplied(
             g = tl.where(inside, g, 0.0)  # beyond the gradient, zeros have met infinities
         at = partial + (n * tl.num_programs(0) + tile) * OUTPUTS + lane
         size = examples.to(tl.int64) * tl.num_programs(0) * OUTPUTS
-        tl.store(at, tl.sum(g * g, axis=1))
+        if NORMS:
+            tl.store(at, tl.sum(g * g, axis=1))
         if DIRECTIONS > 0:
             if not HOLD:
                 w0 = tl.load(v0 + place, mask=inside, other=0.0)

@@ -131,10 +131,12 @@ def product_statistics(
     grid: Grid | None = None,
     squares: Tensor | None = None,
     place: Tensor | None = None,
+    norms: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     r"""Return $\|g_n\|^2$ [N] and $g_n^\top v_j$ [N, k] as float64, and counts of all elements as from `count`.
 
-    ``place``: the columns of elements, int32 [O, I, T] in any shape, where the grid has several.
+    ``place``: the columns of elements, int32 [O, I, T] in any shape, where the grid has several. Without ``norms``
+    neither these nor projections are taken.
 
     To ``squares``, float32 [O, I, T] in any shape, $\sum_n g_n \odot g_n$ is added.
     """
@@ -143,8 +145,9 @@ def product_statistics(
     inputs, taps = a.shape[1], len(products.shifts)
     tile = tile_of(outputs, inputs, taps, uses, products.greatest is not None)
     tiles = taps * -(-outputs // tile.outputs) * -(-inputs // tile.inputs)
-    partial = torch.empty(1 + len(directions), n, tiles * tile.outputs, dtype=torch.float32, device=b.device)
-    sums = torch.zeros(1 + len(directions), n, dtype=torch.float64, device=b.device)
+    looks = 1 + len(directions) if norms else 0
+    partial = torch.empty(looks, n, tiles * tile.outputs, dtype=torch.float32, device=b.device)
+    sums = torch.zeros(looks, n, dtype=torch.float64, device=b.device)
     out, rows = None, None
     if grid is not None:
         out = torch.zeros(grid.bins * grid.columns + EXTRA, dtype=torch.int64, device=b.device)
@@ -158,7 +161,7 @@ def product_statistics(
     size = 0 if rows is None else rows.size
     if grid is not None and place is not None:
         size = (grid.bins + EXTRA + 1) * stride
-    if partial.numel():
+    if n * tiles:
         per = max(1, min(tile.examples, tiles * n // programs(b, tiles * n, PER_PROCESSOR)))
         groups = -(-n // per)
         by_group = partial
@@ -187,6 +190,7 @@ def product_statistics(
             "FULL": outputs % tile.outputs == 0 and inputs % tile.inputs == 0,
             "ONCE": uses <= tile.uses,
             "SQUARES": squares is not None,
+            "NORMS": norms,
             "PLACED": place is not None,
             "UNIT": UNIT,
             "maxnreg": tile.registers if squares is None else None,
@@ -199,18 +203,15 @@ def product_statistics(
                 options["WORDS"],
             )
             multiplied[(tiles, groups)](*arguments, num_stages=stages, **options)
-            added_up[(n, len(partial))](
-                partial,
-                partial if products.greatest is None else products.greatest,
-                sums,
-                n,
-                partial.shape[2],
-                float(products.factor),
-                PACKED=products.greatest is not None,
-                CHUNK=1024,
-                num_warps=4,
-                enable_fp_fusion=True,
-            )
+            if norms:
+                added_up[(n, looks)](
+                    *(partial, partial if products.greatest is None else products.greatest, sums),
+                    *(n, partial.shape[2], float(products.factor)),
+                    PACKED=products.greatest is not None,
+                    CHUNK=1024,
+                    num_warps=4,
+                    enable_fp_fusion=True,
+                )
         if out is not None:
             _check(
                 out,
@@ -219,4 +220,4 @@ def product_statistics(
             )
         if squares is not None:
             squares.view(outputs, inputs, taps).add_(by_group.sum(0).movedim(0, 2))
-    return sums[0], sums[1:].T, out
+    return sums[:1].flatten(), sums[1:].T, out

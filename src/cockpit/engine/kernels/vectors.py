@@ -46,16 +46,17 @@ def _inner(a, b, sums, size, rows, columns, ROWS: tl.constexpr, LONG: tl.constex
 def _combined(a, b, c, weights, out, size, rows_a, rows_b, rows_c, TILE: tl.constexpr) -> None:
     j = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     k, there = tl.program_id(1).to(tl.int64), j < size
+    long = size.to(tl.int64)
     weight = weights + k * (rows_a + rows_b + rows_c)
     total = tl.zeros([TILE], tl.float64)
     for r in range(0, rows_a):
-        total += tl.load(weight + r) * tl.load(a + r * size + j, mask=there, other=0.0).to(tl.float64)
+        total += tl.load(weight + r) * tl.load(a + r * long + j, mask=there, other=0.0).to(tl.float64)
     for r in range(0, rows_b):
         w = tl.load(weight + rows_a + r)
-        total += w * tl.load(b + r * size + j, mask=there, other=0.0).to(tl.float64)
+        total += w * tl.load(b + r * long + j, mask=there, other=0.0).to(tl.float64)
     for r in range(0, rows_c):
         w = tl.load(weight + rows_a + rows_b + r)
-        total += w * tl.load(c + r * size + j, mask=there, other=0.0).to(tl.float64)
+        total += w * tl.load(c + r * long + j, mask=there, other=0.0).to(tl.float64)
     tl.store(out + k * size + j, total.to(tl.float32), mask=there)
 
 
