@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cockpit.engine.numbers import products
 from cockpit.engine.numbers.products import product
-from cockpit.engine.scripts.script import Script
+from cockpit.engine.scripts.recorder import ScriptRecorder
 from layer_check import normal
 
 here = hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -121,12 +121,11 @@ def test_a_script_repeats_products_of_either_library(
 ) -> None:
     monkeypatch.setattr(products, "COPIED", copied)
     a, b = normal(3, 4).float(), normal(5, 9).float()[:, :4].T if turned else normal(4, 5).float()
-    with torch.no_grad(), Script() as script:
-        found = product(a, b)
+    repeat, found = ScriptRecorder(a.device).record(lambda: product(a, b))
     assert bool(other) == (copied == 1)
     a.mul_(2)
     b.add_(1)
-    script.repeat()
+    repeat()
     torch.testing.assert_close(found, a @ b)
 
 

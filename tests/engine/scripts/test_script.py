@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from cockpit.engine.scripts.recorder import Recorder, ScriptRecorder
 from cockpit.engine.scripts.script import Script, note, noted
 
 CPU = torch.device("cpu")
+Kept = TypeVar("Kept")
 compiled = pytest.mark.skipif(not native.status().startswith("compiled"), reason="no compiler")
 
 
@@ -194,6 +196,7 @@ def test_other_threads_are_not_noted() -> None:
         thread = threading.Thread(target=lambda: seen.append(_rounded(place + 0.7)))
         thread.start()
         thread.join()
+    script.settle()
     assert script._calls == []
     assert seen[0].tolist() == [2, 2]
 
@@ -201,11 +204,20 @@ def test_other_threads_are_not_noted() -> None:
 def test_a_script_keeps_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     place = torch.ones(100, dtype=torch.float64)
     with torch.no_grad(), Script() as script:
-        (place[None] * place[:10, None]).sum().add_(place.sum())
+        found = (place[None] * place[:10, None]).sum().add_(place.sum())
+    script.settle()
     assert script.size == 8 * (1000 + 1 + 1)
+    assert found.item() == 1100
     monkeypatch.setattr(recorder, "KEPT", 7999)
     with pytest.raises(RuntimeError, match="would be kept"):
         ScriptRecorder(CPU).record(lambda: place[None] * place[:10, None])
+
+
+def settled(work: Callable[[], Kept]) -> tuple[Script, Kept]:
+    with torch.no_grad(), Script() as script:
+        found = work()
+    script.settle()
+    return script, found
 
 
 def test_constants_are_made_once_unless_they_are_written_into() -> None:
@@ -215,11 +227,91 @@ def test_constants_are_made_once_unless_they_are_written_into() -> None:
         ones, sums = torch.ones(2), torch.zeros(2)
         return place + ones, sums.add_(place)
 
-    with torch.no_grad(), Script() as script:
-        plus, sums = work()
+    script, (plus, sums) = settled(work)
     assert len(script._calls) == 3, "a sum, zeros, and what is added to them"
     for value in (3.0, 5.0):
         place.fill_(value)
         script.repeat()
         assert plus.tolist() == [value + 1] * 2
         assert sums.tolist() == [value] * 2
+
+
+def test_what_follows_from_constants_is_one() -> None:
+    place = torch.tensor([2.0, -3.0])
+    script, found = settled(lambda: place * (torch.ones(2).mul(3) + place.pow(0)).sqrt())
+    assert len(script._calls) == 1
+    place.fill_(5)
+    script.repeat()
+    assert found.tolist() == [10, 10]
+
+
+def test_what_nobody_reads_is_not_made() -> None:
+    place, kept = torch.ones(3), []
+
+    def work() -> Tensor:
+        double = place * 2
+        double.exp().sqrt_()  # two calls for nothing
+        kept.append(double.square())
+        return double[1:].view(2, 1)
+
+    script, found = settled(work)
+    assert len(script._calls) == 2
+    assert script.size == 2 * 3 * 4
+    place.fill_(3)
+    script.repeat()
+    assert found.tolist() == [[6], [6]], "a view keeps what it is of"
+    assert kept[0].tolist() == [36, 36, 36], "results need not be returned"
+
+
+def test_what_was_there_before_is_always_written() -> None:
+    place, last = torch.ones(2), torch.zeros(2)
+    script, _ = settled(lambda: last[1:].copy_((place * 2)[:1]).shape)
+    place.fill_(4)
+    script.repeat()
+    assert last.tolist() == [0, 8]
+
+
+def test_others_may_change_a_constant_that_they_hold() -> None:
+    script, found = settled(lambda: torch.ones(2) * 3)
+    found.zero_()
+    script.repeat()
+    assert found.tolist() == [3, 3]
+
+
+def test_numbers_that_nobody_reads_are_drawn_for_those_who_come_later() -> None:
+    g = torch.Generator()
+
+    def work() -> Tensor:
+        torch.rand(3, generator=g)
+        return torch.rand(2, generator=g)
+
+    repeat, found = ScriptRecorder(CPU).record(work, [g])
+    g.manual_seed(1)
+    repeat()
+    g.manual_seed(1)
+    assert torch.equal(found, work())
+
+
+def test_what_a_noted_function_was_given_is_made() -> None:
+    place = torch.tensor([0.6, 1.4])
+    repeat, found = ScriptRecorder(CPU).record(lambda: _rounded((place * 2).sqrt()))
+    place.fill_(50)
+    repeat()
+    assert found.tolist() == [10, 10]
+
+
+@compiled
+def test_kernels_read_what_calls_make_and_write_what_is_empty() -> None:
+    place = torch.full((2, 4), 2.0)
+
+    def work() -> Tensor:
+        for_nothing, made = native.square_sums(place), native.square_sums(place + torch.zeros(4))
+        assert for_nothing is not None
+        assert made is not None
+        return made + 1
+
+    script, found = settled(work)
+    assert len(script._calls) == 3, "a sum, its squares, and one more"
+    place.fill_(3)
+    script.repeat()
+    assert found.tolist() == [19] * 4

@@ -84,6 +84,8 @@ class ExampleGradients:
         """Whether sums of squares are had from the written-out gradients only."""
         if all(isinstance(part, Rows) for part in self.parts):
             return False
+        if len(self.parts) == 1 and isinstance(self.parts[0], Dense):
+            return False  # they are written out already
         sizes = _sizes(self.parts)
         return sizes is None or sizes[1] > 1
 
@@ -163,6 +165,9 @@ class ExampleGradients:
         if len(tables) == len(self.parts):
             sums, _, row = _joined(tables).segments()
             return sums.new_zeros(self.parameter.shape).index_add_(0, row, sums.square())
+        if len(self.parts) == 1 and isinstance(part := self.parts[0], Dense):
+            found = square_sum(part.written)
+            return found if part.factor == 1 else found.mul_(part.factor**2)
         sizes = _sizes(self.parts)
         if self.square_sum_walks or sizes is None:
             return _added(square_sum(g) for g in self.blocks())

@@ -9,7 +9,7 @@ from cockpit.engine.native.library import is_there, serves, status
 from cockpit.engine.native.normed import scale_and_shift
 from cockpit.engine.native.seen import look
 from cockpit.engine.native.softmax import softmax_twice
-from cockpit.engine.native.vectors import combine, copied, inner, lengths, negated, takeuchi
+from cockpit.engine.native.vectors import combine, copied, inner, lengths, negated, square_sums, takeuchi
 
 __all__ = [
     "Taps",
@@ -31,6 +31,7 @@ __all__ = [
     "scale_and_shift",
     "serves",
     "softmax_twice",
+    "square_sums",
     "status",
     "takeuchi",
 ]

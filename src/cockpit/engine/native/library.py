@@ -60,7 +60,7 @@ def kernel(name: str, dtype: torch.dtype) -> Callable[..., int]:
 def run(call: Callable[..., int], *args: Any, kept: object, written: Sequence[Tensor] = ()) -> int:
     """Call a kernel that writes all of its results.
 
-    ``kept`` are the tensors it reads and writes, ``written`` those of them that were there before.
+    ``kept`` are the tensors it reads and writes, ``written`` those it writes into though they had numbers before.
     """
     note(call, *args, kept=kept, written=written)
     return call(*args)

@@ -129,11 +129,31 @@ static inline void NAME(terms)(const real *restrict s, const real *restrict h, i
     }
 }
 
-/* Numbers x [n], negative where a bit is set. */
+/* Numbers x [n], negative where a bit is set: by factors of 1 and -1, so that there is no branch. */
 void NAME(negated)(const real *restrict x, const uint64_t *restrict bits, int64_t n, real *restrict out) {
-    for (int64_t i = 0; i < n; i += 64) {
-        const int size = (int)(n - i < 64 ? n - i : 64);
-        for (int j = 0; j < size; j++) out[i + j] = bits[i / 64] >> j & 1 ? -x[i + j] : x[i + j];
+    enum { HALF = 32 };
+    for (int64_t i = 0; i < n; i += HALF) {
+        const uint32_t word = (uint32_t)(bits[i / 64] >> i % 64);
+        const int size = (int)(n - i < HALF ? n - i : HALF);
+        for (int j = 0; j < size; j++) out[i + j] = x[i + j] * (real)(1 - 2 * (int32_t)(word >> j & 1));
+    }
+}
+
+/* Sums over the rows of x [n, m] of the squares. */
+void NAME(square_sums)(const real *restrict x, int64_t n, int64_t m, real *restrict out) {
+    enum { WIDTH = 1024 };
+    double sum[WIDTH];
+    for (int64_t start = 0; start < m; start += WIDTH) {
+        const int size = (int)(m - start < WIDTH ? m - start : WIDTH);
+        for (int j = 0; j < size; j++) sum[j] = 0;
+        for (int64_t k = 0; k < n; k++) {
+            const real *restrict row = x + k * m + start;
+            for (int j = 0; j < size; j++) {
+                const double v = row[j];
+                sum[j] += v * v;
+            }
+        }
+        for (int j = 0; j < size; j++) out[start + j] = (real)sum[j];
     }
 }
 

@@ -98,6 +98,17 @@ def negated(x: Tensor, bits: Tensor) -> Tensor | None:
     return found
 
 
+def square_sums(x: Tensor) -> Tensor | None:
+    """Return the sums of squares over the first axis."""
+    if not serves(x) or not x.is_contiguous():
+        return None
+    found = torch.empty(x.shape[1:], dtype=x.dtype)
+    sizes = map(ctypes.c_int64, (len(x), found.numel()))
+    call = kernel("square_sums", x.dtype)
+    run(call, pointer(x), *sizes, pointer(found), kept=(x, found))
+    return found
+
+
 def words(tensors: Sequence[Tensor]) -> Tensor | None:
     """Return numbers on a CPU behind each other, int64: the bits of float64 and int64, float32 as float64."""
     loaded: Any = library()[0]

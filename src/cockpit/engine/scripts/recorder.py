@@ -80,6 +80,7 @@ class ScriptRecorder(Recorder):
         """Write a script."""
         with torch.no_grad(), Script() as script:
             found = work()
+        script.settle()
         if script.size > KEPT:
             raise RuntimeError(f"{script.size} bytes would be kept, more than {KEPT}")
         return script.repeat, found

@@ -4,6 +4,7 @@ What a CUDA graph is on a GPU. torch's operations are noted as it dispatches the
 looks at values by `noted`, as a whole. Like a graph, a script knows addresses and no Python: what it reads lies where
 it lay, views need not be taken again, and each result is written to where it was the first time. So it keeps all of
 its memory, and is for small work. What only kernels in C read can be read elsewhere by the next repetition (`feed`).
+Calls that make what nobody reads, or what is the same every time, are left out (`cockpit.engine.scripts.notes`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+
+from cockpit.engine.scripts.notes import Note, Pointer, memory_of, own, repeated, tensors_in
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -49,23 +52,20 @@ _here = threading.local()
 
 
 class Script(TorchDispatchMode):
-    """Notes what is done inside the block."""
+    """Notes what is done inside the block; it can be repeated when it is `settled`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._notes: list[Note] = []
         self._calls: list[Callable[[], object]] = []
         self._kept: list[Any] = []
-        """What the calls read and write, lest its memory be given to somebody else."""
+        """All tensors that came, lest memory be given to somebody else while it is written."""
         self._made: set[int] = set()
-        self._constant: dict[int, int] = {}
-        """Memory of constants, and the call that makes each."""
-        self._overwritten: set[int] = set()
         self._before: list[tuple[Tensor, Tensor]] = []
         """Of what was there before and is written into: its numbers."""
-        self._fixed: set[int] = set()
-        """Memory whose address not only kernels know."""
-        self._pointers: dict[int, list[tuple[Any, int | None, int]]] = {}
-        """By memory, where kernels are told of it: an argument, the place in it if it is an array, and an offset."""
+        self._overwritten: set[int] = set()
+        self._written: set[int] = set()
+        """All memory that has been written into."""
 
     def __enter__(self) -> Script:
         _here.script = self
@@ -75,16 +75,21 @@ class Script(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _here.script = None
-        spared = {call for memory, call in self._constant.items() if memory not in self._overwritten}
-        self._calls = [call for k, call in enumerate(self._calls) if k not in spared]
         for place, value in reversed(self._before):
             place.copy_(value)  # nothing has been done yet
         self._before.clear()
 
+    def settle(self) -> None:
+        """Decide what is to be repeated, when its results are in the hands of those who read them."""
+        self._kept.clear()
+        self._notes = repeated(self._notes, self._made)
+        self._calls = [note.call for note in self._notes]
+
     @property
     def size(self) -> int:
         """How many bytes it keeps of what it made."""
-        kept = {_memory(t): t.untyped_storage().nbytes() for t in tree_leaves(self._kept) if _is_here(t)}
+        held = [t for note in self._notes for t in tensors_in(note.kept)]
+        kept = {memory_of(t): t.untyped_storage().nbytes() for t in held if t.is_cpu}
         return sum(size for memory, size in kept.items() if memory in self._made)
 
     def repeat(self) -> None:
@@ -95,10 +100,12 @@ class Script(TorchDispatchMode):
 
     def feed(self, place: Tensor) -> Feed | None:
         """Return what lets repetitions read a tensor elsewhere, laid out like this one; None: not only kernels do."""
-        memory = _memory(place)
-        if memory in self._fixed or memory in self._made:
+        memory = memory_of(place)
+        if memory in self._made or memory in self._overwritten:
             return None
-        return partial(_point, self._pointers.get(memory, []))
+        if any(memory in note.fixed for note in self._notes):
+            return None
+        return partial(_point, [p for note in self._notes for p in note.pointers.get(memory, ())])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do an operation, and take note of it."""
@@ -108,76 +115,94 @@ class Script(TorchDispatchMode):
         written = _written(func, args, kwargs)
         self.overwrite(written)
         found = func(*args, **kwargs)
-        fresh = self._fresh(tree_leaves(found), tree_leaves((args, kwargs)))
+        given = {memory_of(t) for t in tensors_in((args, kwargs))}
+        fresh = self._fresh(tree_leaves(found), given)
         self._kept.append((args, kwargs, found))
-        if fresh or written:
-            self.fix((args, kwargs))
-        if fresh and name in CONSTANT:
-            self._constant[_memory(found)] = len(self._calls)
+        args, kwargs, places = own((args, kwargs, found))
+        call: Callable[[], object]
         if name == "aten::_to_copy" and fresh:
-            self._calls.append(partial(found.copy_, args[0]))
+            call = partial(places.copy_, args[0])
         elif fresh and not written and (direct := _into(func, fresh)) is not None and found is fresh[0]:
-            self._calls.append(partial(direct, *args, **kwargs, out=found))
+            call = partial(direct, *args, **kwargs, out=places)
         elif fresh and name not in EMPTY:
-            self._calls.append(partial(_again, partial(func, *args, **kwargs), tree_leaves(found), fresh))
+            new, pairs = set(map(id, fresh)), zip(tree_leaves(found), tree_leaves(places), strict=True)
+            to = [place if id(result) in new else None for result, place in pairs]
+            call = partial(_again, partial(func, *args, **kwargs), to)
         elif written:
-            self._calls.append(partial(func, *args, **kwargs))
+            call = partial(func, *args, **kwargs)
+        else:
+            return found
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        self.add(
+            Note(
+                call,
+                (args, kwargs, places),
+                reads=() if name in CONSTANT or _is_one(name, args) else given,
+                writes={memory_of(t) for t in (*fresh, *written)},
+                settled=not written and not draws,
+                draws=draws,
+                fixed=given,
+            )
+        )
         return found
 
     def overwrite(self, tensors: Iterable[Tensor]) -> None:
         """Take note that tensors are going to be written into."""
         for t in tensors:
-            self._overwritten.add(_memory(t))
-            self._fixed.add(_memory(t))
-            if _memory(t) not in self._made:
+            if (memory := memory_of(t)) not in self._made:
+                self._overwritten.add(memory)
                 self._before.append((t, t.clone()))
 
-    def add(self, call: Callable[[], object], kept: object, written: Iterable[Tensor]) -> None:
-        """Take note of a call; ``kept`` is what it reads and writes, and of that ``written`` what it may write into."""
-        self._calls.append(call)
-        self._kept.append(kept)
-        self._overwritten.update(map(_memory, written))
+    def add(self, note: Note) -> None:
+        """Take note of a call."""
+        self._notes.append(note)
+        self._written.update(note.writes)
 
-    def point(self, arguments: Sequence[Any], kept: object) -> None:
-        """Take note of how a kernel is told of tensors."""
-        pointers: list[tuple[Any, int | None, int]] = []
+    def kernel(
+        self, call: Callable[[], object], arguments: Sequence[Any], kept: object, written: Iterable[Tensor]
+    ) -> None:
+        """Take note of a kernel's call, as `note` says."""
+        self.overwrite(written)
+        told: list[Pointer] = []
         for a in arguments:
             if isinstance(a, ctypes.c_void_p):
-                pointers.append((a, None, a.value or 0))
+                told.append((a, None, a.value or 0))
             elif isinstance(a, ctypes.Array) and a._type_ is ctypes.c_void_p:
-                pointers += [(a, k, address or 0) for k, address in enumerate(a)]
-        for t in _tensors(kept):
-            memory, size = _memory(t), t.untyped_storage().nbytes()
-            found = [
-                (a, k, address - memory) for a, k, address in pointers if memory <= address < memory + size
-            ]
-            if not found:
-                self._fixed.add(memory)
-            self._pointers[memory] = [*self._pointers.get(memory, ()), *found]
+                told += [(a, k, address or 0) for k, address in enumerate(a)]
+        pointers: dict[int, list[Pointer]] = {}
+        for t in tensors_in(kept):
+            memory, end = memory_of(t), memory_of(t) + t.untyped_storage().nbytes()
+            pointers[memory] = [(a, k, at - memory) for a, k, at in told if memory <= at < end]
+        writes = {m for m in pointers if m in self._made and m not in self._written}
+        writes.update(map(memory_of, written))
+        fixed = {m for m, found in pointers.items() if not found}
+        self.add(Note(call, own(kept), pointers, writes, fixed=fixed, pointers=pointers))
 
-    def fix(self, tree: object) -> None:
-        """Take note that somebody knows tensors who cannot be told of others."""
-        self._fixed.update(map(_memory, _tensors(tree)))
+    def results(self, call: Callable[[], object], given: object, found: object) -> None:
+        """Take note of a call that looks at values; its results must be tensors."""
+        results = tensors_in(found)
+        self._made.update(map(memory_of, results))
+        if results:
+            reads, writes = ({memory_of(t) for t in tensors_in(x)} for x in (given, found))
+            to = own(results)  # (what was given the call itself holds: whoever else does cannot be told)
+            self.add(Note(partial(_again, call, to), to, reads, writes, fixed=reads))
 
-    def _fresh(self, found: Sequence[object], given: Sequence[object]) -> list[Tensor]:
+    def _fresh(self, found: Sequence[object], given: Iterable[int]) -> list[Tensor]:
         """Return the results on this device that are no views of what was given."""
-        there = {_memory(t) for t in given if isinstance(t, Tensor)}
-        fresh = [t for t in found if _is_here(t) and t.numel() and _memory(t) not in there]
-        self._made.update(map(_memory, fresh))
+        fresh = [t for t in found if _is_here(t) and t.numel() and memory_of(t) not in given]
+        self._made.update(map(memory_of, fresh))
         return fresh
 
 
 def note(function: Callable[..., object], *args: Any, kept: object, written: Sequence[Tensor] = ()) -> None:
     """Take note of a kernel's call that is about to be made, if a script is being written.
 
-    ``kept`` are the tensors it reads and writes, ``written`` those of them that were there before.
+    ``kept`` are the tensors it reads and writes, ``written`` those it writes into though they had numbers before.
     """
     script: Script | None = getattr(_here, "script", None)
     if script is not None:
         with _disable_current_modes():
-            script.overwrite(written)
-        script.add(partial(function, *args), (args, kept), _tensors(kept))
-        script.point(args, kept)
+            script.kernel(partial(function, *args), args, kept, written)
 
 
 def writing() -> bool:
@@ -199,23 +224,23 @@ def noted(function: Callable[P, T]) -> Callable[P, T]:
                 found = function(*args, **kwargs)
         finally:
             _here.script = script
-        results = _tensors(found)
-        if results:
-            script.fix((args, kwargs))
-            again = partial(_again, partial(function, *args, **kwargs), results, results)
-            script._made.update(map(_memory, results))
-            script.add(again, (args, kwargs, found), results)
+        with _disable_current_modes():
+            script.results(partial(function, *args, **kwargs), (args, kwargs), found)
         return found
 
     return call
 
 
-def _again(call: Callable[[], object], places: Sequence[object], fresh: Sequence[Tensor]) -> None:
+def _again(call: Callable[[], object], places: Sequence[Tensor | None]) -> None:
     """Call, and copy the results to where they were the first time."""
-    wanted = set(map(id, fresh))
     for place, value in zip(places, tree_leaves(call()), strict=True):
-        if id(place) in wanted and isinstance(place, Tensor):
+        if place is not None:
             place.copy_(value)
+
+
+def _is_one(name: str, args: Sequence[Any]) -> bool:
+    """Say whether an operation raises numbers to the power of 0, as the second derivative of a square does."""
+    return name == "aten::pow" and not isinstance(args[1], Tensor) and args[1] == 0
 
 
 def _waits(func: Any, args: Sequence[Any]) -> bool:
@@ -232,16 +257,8 @@ def _point(pointers: Sequence[tuple[Any, int | None, int]], address: int) -> Non
             argument[k] = address + offset
 
 
-def _tensors(tree: object) -> list[Tensor]:
-    return [t for t in tree_leaves(tree) if isinstance(t, Tensor)]
-
-
 def _is_here(x: object) -> TypeGuard[Tensor]:
     return isinstance(x, Tensor) and x.device.type == "cpu"
-
-
-def _memory(t: Tensor) -> int:
-    return t.untyped_storage().data_ptr()
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
