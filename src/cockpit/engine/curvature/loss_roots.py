@@ -12,12 +12,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from cockpit.engine.curvature.loss_graph import LossGraph, unsplit
-from cockpit.engine.native import negated
+from cockpit.engine.native import negated, softmax_columns
 from cockpit.engine.numbers.precision import wide
 
 COLUMNS = 16
@@ -67,20 +68,33 @@ class SoftmaxRoot(Root):
 
     def columns(self) -> Iterator[Signed]:
         """Yield a column for every class but the first, of every position that counts."""
-        p, (_, positions, classes) = self.probabilities, self.probabilities.shape
-        heads = p.cumsum(2).clamp_min(torch.finfo(p.dtype).tiny)  # zero only if all of it is
-        root = heads[..., :-1].sqrt()
-        share = (p / heads * self.weights.unsqueeze(2)).sqrt()[..., 1:]
+        positions, classes = self.probabilities.shape[1:]
         for t in used(self.weights) if positions > 1 else [0]:
             for start in range(0, classes - 1, COLUMNS):
-                c = slice(start, min(start + COLUMNS, classes - 1))
-                entries = ((share[:, t, c] / root[:, t, c]).unsqueeze(2) * p[:, t, None]).tril(start)
-                entries.diagonal(start + 1, 1, 2).addcmul_(share[:, t, c], root[:, t, c], value=-1)
-                columns = entries.transpose(0, 1).unsqueeze(2)  # [K, N, 1, C]
+                entries = self._entries(t, slice(start, min(start + COLUMNS, classes - 1)))
+                columns = entries.unsqueeze(2)  # [K, N, 1, C]
                 if positions > 1:
                     columns = torch.zeros_like(columns).repeat(1, 1, positions, 1)
-                    columns[:, :, t] = entries.transpose(0, 1)
+                    columns[:, :, t] = entries
                 yield 1.0, self._shaped(columns)
+
+    def _entries(self, t: int, c: slice) -> Tensor:
+        """Return some columns of one position, [K, N, C]."""
+        p, weights = self.probabilities[:, t], self.weights[:, t]
+        if (found := softmax_columns(p, weights, c)) is not None:
+            return found
+        heads, roots = self._heads
+        share = (p[:, 1:] / heads[:, t, 1:] * weights[:, None]).sqrt()[:, c]
+        entries = ((share / roots[:, t, c]).unsqueeze(2) * p[:, None]).tril(c.start)
+        entries.diagonal(c.start + 1, 1, 2).addcmul_(share, roots[:, t, c], value=-1)
+        return entries.transpose(0, 1)
+
+    @cached_property
+    def _heads(self) -> tuple[Tensor, Tensor]:
+        """The sums q of all classes, and the roots of all but the last."""
+        p = self.probabilities
+        heads = p.cumsum(2).clamp_min(torch.finfo(p.dtype).tiny)  # zero only if all of it is
+        return heads, heads[..., :-1].sqrt()
 
     def draw(self, generator: torch.Generator) -> Iterator[Signed]:
         """Yield the gradient for labels that the model draws itself."""

@@ -8,7 +8,7 @@ from cockpit.engine.native.images import Taps, patches
 from cockpit.engine.native.library import is_there, serves, status
 from cockpit.engine.native.normed import scale_and_shift
 from cockpit.engine.native.seen import look
-from cockpit.engine.native.softmax import softmax_twice
+from cockpit.engine.native.softmax import softmax_columns, softmax_twice
 from cockpit.engine.native.vectors import combine, copied, inner, lengths, negated, square_sums, takeuchi
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "places",
     "scale_and_shift",
     "serves",
+    "softmax_columns",
     "softmax_twice",
     "square_sums",
     "status",

@@ -5,6 +5,15 @@
  * NaN, infinite.
  */
 
+/* The sum of LANES numbers, in pairs: one after the other, each would wait for the one before. */
+static inline double NAME(joined)(const real *restrict part) {
+    double half[LANES / 2];
+    for (int l = 0; l < LANES / 2; l++) half[l] = (double)part[l] + (double)part[l + LANES / 2];
+    for (int width = LANES / 4; width > 0; width /= 2)
+        for (int l = 0; l < width; l++) half[l] += half[l + width];
+    return half[0];
+}
+
 /* Products of four vectors a with two vectors v, of n numbers; vectors may be the same. Sums of LANES parts are short,
  * then widened. */
 static void NAME(tile)(const real *const a[4], const real *const v[2], int64_t n, double sum[4][2]) {
@@ -21,7 +30,7 @@ static void NAME(tile)(const real *const a[4], const real *const v[2], int64_t n
         for (int e = 0; e < 4; e++)
             for (int r = 0; r < 2; r++) {
                 for (int64_t i = whole; i < stop; i++) sum[e][r] += (double)a[e][i] * v[r][i];
-                for (int l = 0; l < LANES; l++) sum[e][r] += part[e][r][l];
+                sum[e][r] += NAME(joined)(part[e][r]);
             }
     }
 }

@@ -39,6 +39,8 @@ typedef struct {
     uint32_t *copy;
     int64_t size, stride, copies; /* of copies: COPIES, or fewer where a table is large; a power of two */
     int64_t pending;              /* counted since they were last emptied: 32 bits are enough for that */
+    uint32_t *above;              /* PADDING sums for each threshold of values at or above it, once they are asked for */
+    int64_t thresholds, compared; /* and what such a sum may have come to */
     int64_t *out;
 } Table;
 
@@ -47,6 +49,7 @@ static int table_open(Table *t, const Grid *g, int64_t *out) {
     t->stride = (t->size + 15) / 16 * 16 + 16; /* the same row of two copies is in different sets of the cache */
     t->copies = t->size <= 512 ? COPIES : t->size <= 2048 ? 4 : 2;
     t->pending = 0;
+    t->above = NULL, t->thresholds = g->bins + 1, t->compared = 0;
     t->out = out;
     t->copy = calloc((size_t)(t->stride * t->copies), sizeof(uint32_t));
     return t->copy == NULL;
@@ -59,9 +62,21 @@ static void table_empty(Table *t) {
     t->pending = 0;
 }
 
+/* Enter what was found at or above each threshold: it is in the row over it, and not in that under it. */
+static void table_shift(Table *t) {
+    for (int64_t r = 0; r < t->thresholds; r++) {
+        int64_t above = 0;
+        for (int l = 0; l < PADDING; l++) above += t->above[r * PADDING + l];
+        t->out[r] -= above, t->out[r + 1] += above;
+    }
+    memset(t->above, 0, (size_t)(t->thresholds * PADDING) * sizeof *t->above);
+    t->compared = 0;
+}
+
 static void table_close(Table *t) {
     table_empty(t);
-    free(t->copy);
+    if (t->above) table_shift(t);
+    free(t->copy), free(t->above);
 }
 
 /* Enter the indices of one block. */
@@ -80,6 +95,16 @@ static void table_enter(Table *t, const int32_t *restrict index, int n) {
     else
         for (; j + 2 <= n; j += 2) h[index[j]]++, h[s + index[j + 1]]++;
     for (; j < n; j++) h[index[j]]++;
+    if ((t->pending += n) > INT32_MAX) table_empty(t);
+}
+
+/* Enter the indices of one block, each moved by the place of where it comes from: to gather these first takes longer. */
+static void table_enter_at(Table *t, const int32_t *restrict index, const int32_t *restrict place,
+                           const int32_t *restrict where, int n) {
+    uint32_t *restrict h = t->copy, *restrict other = h + t->stride;
+    int j = 0;
+    for (; j + 2 <= n; j += 2) h[index[j] + place[where[j]]]++, other[index[j + 1] + place[where[j + 1]]]++;
+    if (j < n) h[index[j] + place[where[j]]]++;
     if ((t->pending += n) > INT32_MAX) table_empty(t);
 }
 
@@ -147,19 +172,25 @@ static int columns_close(Columns *c, int failed, int64_t *counts) {
 #define FAST_FMAD 0
 #endif
 
-/* Copy those of WIDE values that are not zero to the front, and return how many they are. */
-#ifdef __AVX512F__
+/* Copy those of WIDE values that are not zero to the front, and where they were if that is wanted; return how many they
+ * are. */
+#ifdef __AVX512VL__
 #include <immintrin.h>
-static inline int compress_float(const float *x, float *to) {
+static inline int compress_float(const float *x, float *to, int32_t first, int32_t *where) {
     const __m512 v = _mm512_loadu_ps(x);
     const __mmask16 some = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     _mm512_storeu_ps(to, _mm512_maskz_compress_ps(some, v));
+    if (where) _mm512_storeu_si512(where, _mm512_maskz_compress_epi32(some, _mm512_add_epi32(lane, _mm512_set1_epi32(first))));
     return __builtin_popcount(some);
 }
-static inline int compress_double(const double *x, double *to) {
+static inline int compress_double(const double *x, double *to, int32_t first, int32_t *where) {
     const __m512d v = _mm512_loadu_pd(x);
     const __mmask8 some = _mm512_cmp_pd_mask(v, _mm512_setzero_pd(), _CMP_NEQ_UQ);
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     _mm512_storeu_pd(to, _mm512_maskz_compress_pd(some, v));
+    if (where)
+        _mm256_storeu_si256((__m256i *)where, _mm256_maskz_compress_epi32(some, _mm256_add_epi32(lane, _mm256_set1_epi32(first))));
     return __builtin_popcount(some);
 }
 #define COMPRESS NAME(compress)

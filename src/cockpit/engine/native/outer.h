@@ -28,17 +28,16 @@ static NAME(Factor) NAME(describe)(const real *restrict x, int64_t n) {
     return f;
 }
 
-/* Keep the values that are not zero, and where they were if `where` is given; `kept` has room for PADDING more. */
+/* Keep the values that are not zero, and where they were if `where` is given; both have room for PADDING more. */
 static NAME(Factor) NAME(nonzero)(const real *restrict x, int64_t n, real *restrict kept, int32_t *restrict where) {
-    int64_t k = 0;
-    if (where == NULL) {
-        int64_t j = 0;
+    int64_t k = 0, j = 0;
 #ifdef COMPRESS
-        for (; j + WIDE <= n; j += WIDE) k += COMPRESS(x + j, kept + k);
+    for (; j + WIDE <= n; j += WIDE) k += COMPRESS(x + j, kept + k, (int32_t)j, where ? where + k : NULL);
 #endif
-        for (; j < n; j++) kept[k] = x[j], k += x[j] != 0;
-    } else
-        for (int64_t j = 0; j < n; j++) kept[k] = x[j], where[k] = (int32_t)j, k += x[j] != 0;
+    for (; j < n; j++) {
+        if (where) where[k] = (int32_t)j;
+        kept[k] = x[j], k += x[j] != 0;
+    }
     return NAME(describe)(kept, k);
 }
 
@@ -47,9 +46,13 @@ static inline int NAME(is_small)(const Grid *g, real magnitude, NAME(Factor) f) 
     return magnitude * f.most <= (real)g->small && magnitude * f.least > 0;
 }
 
-/* Count all products of the small values of x with the other factor by their signs; keep the rest of x. */
+/* Count all products of the small values of x with the other factor by their signs; keep the rest of x. To part them
+ * takes as long as some products: a few are left where they are. */
 static NAME(Factor) NAME(peel)(const Grid *g, Table *h, real *x, NAME(Factor) f, NAME(Factor) other) {
-    int64_t kept = 0, positive = 0, all = f.n;
+    enum { FEW = 8 };
+    int64_t kept = 0, positive = 0, all = f.n, some = 0;
+    for (int64_t j = 0; j < all; j++) some += NAME(is_small)(g, ABS(x[j]), other);
+    if (some < all && some * FEW <= all) return f;
     if (NAME(is_small)(g, f.most, other) && NAME(is_small)(g, f.least, other)) positive = f.positive;
     else
         for (int64_t j = 0; j < all; j++) {
@@ -123,9 +126,13 @@ static void NAME(crossings)(const Grid *g, Table *h, const NAME(Sorted) *s, real
 
 /* Count the products of those b with all of a, which are few, that cross few thresholds, by comparing all of them with
  * each; returns how many b are left, moved to the front. What is behind a, up to a multiple of PADDING, becomes NaN,
- * which is above nothing. */
+ * which is above nothing. All products are entered in their lowest row, and those above a threshold are shifted when the
+ * table is closed: to add them up for each b would take as long as to compare them. */
 static int64_t NAME(compared)(const Grid *g, Table *h, real *a, int64_t na, real *b, int64_t nb) {
-    enum { MOST = 12 };
+    enum { MOST = 12, TABLE = 1 << 12 };
+    if (h->above == NULL && h->thresholds <= TABLE) h->above = calloc((size_t)(h->thresholds * PADDING), sizeof *h->above);
+    if (h->above == NULL) return nb;
+    if ((h->compared += nb * BLOCK) > INT32_MAX) table_shift(h), h->compared = nb * BLOCK;
     const int padded = (int)((na + PADDING - 1) / PADDING * PADDING);
     const real *t = g->threshold;
     real low, high, ends[BLOCK], product[BLOCK];
@@ -139,21 +146,19 @@ static int64_t NAME(compared)(const Grid *g, Table *h, real *a, int64_t na, real
         NAME(rows)(g, ends, 2 * size, row);
         for (int j = 0; j < size; j++) {
             const real v = b[k + j];
-            int32_t from = row[2 * j + (v < 0)], to = row[2 * j + (v > 0)], above = (int32_t)na;
+            const int32_t from = row[2 * j + (v < 0)], to = row[2 * j + (v > 0)];
             if (to - from > MOST) {
                 b[kept++] = v;
                 continue;
             }
             for (int i = 0; i < padded; i++) product[i] = v * a[i];
+            h->out[from] += na;
             for (int32_t r = from; r < to; r++) {
                 const real edge = t[r + 1];
-                int32_t next = 0;
+                uint32_t *restrict above = h->above + (int64_t)r * PADDING;
                 for (int i = 0; i < padded; i += PADDING)
-                    for (int l = 0; l < PADDING; l++) next += product[i + l] >= edge;
-                h->out[r] += above - next;
-                above = next;
+                    for (int l = 0; l < PADDING; l++) above[l] += product[i + l] >= edge;
             }
-            h->out[to] += above;
         }
     }
     return kept;

@@ -97,15 +97,17 @@ static void NAME(by_signs_alone)(const Grid *g, NAME(Signs) *s, const uint64_t *
 /* Form and count b * x by the columns of the positions `where` (all of them in order if NULL, and not all finite). */
 static void NAME(row_by_column)(const Grid *g, Table *h, const real *x, real b, int64_t n, const int32_t *where,
                                 const int32_t *place) {
+    const int32_t columns = (int32_t)g->columns;
     real block[BLOCK];
-    int32_t columns[BLOCK];
+    int32_t index[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         int size = (int)(n - i < BLOCK ? n - i : BLOCK);
         for (int j = 0; j < size; j++) block[j] = b * x[i + j];
         if (where == NULL) NAME(block_by_column)(g, h, block, place + i, size);
         else {
-            for (int j = 0; j < size; j++) columns[j] = place[where[i + j]];
-            NAME(finite_by_column)(g, h, block, columns, size);
+            NAME(rows)(g, block, size, index);
+            for (int j = 0; j < size; j++) index[j] *= columns;
+            table_enter_at(h, index, place, where + i, size);
         }
     }
 }
@@ -137,8 +139,8 @@ static void NAME(outer_by_column)(const Grid *g, Table *h, NAME(Signs) *s, const
 static int NAME(count_outer_by_column)(const Grid *g, Table *h, const real *a, const real *b, int64_t n, int64_t na,
                                        int64_t nb, const int32_t *place) {
     NAME(Signs) s = {.tallied = 0};
-    s.kept = malloc((size_t)(CHUNK * na + 1) * sizeof *s.kept);
-    s.where = malloc((size_t)(CHUNK * na + 1) * sizeof *s.where);
+    s.kept = malloc((size_t)(CHUNK * na + PADDING) * sizeof *s.kept);
+    s.where = malloc((size_t)(CHUNK * na + PADDING) * sizeof *s.where);
     s.positive = malloc((size_t)(WORDS * na + 1) * sizeof *s.positive);
     s.negative = malloc((size_t)(WORDS * na + 1) * sizeof *s.negative);
     s.tally = calloc((size_t)(4 * g->columns), sizeof *s.tally);

@@ -1,4 +1,5 @@
-/* The gradient of a softmax, derived once more. */
+/* The gradient of a softmax, derived once more, and roots of its cross-entropy's Hessian. */
+#include <math.h>
 #include <stdint.h>
 
 enum { LANES = 16 };

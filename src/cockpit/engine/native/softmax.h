@@ -19,3 +19,24 @@ int NAME(softmax_twice)(const real *restrict p, const real *restrict d, const re
     }
     return 0;
 }
+
+/* Columns `first` to `end` [end - first, n, classes] of the roots of weight (diag(p) - p p^T) for probabilities p
+ * [n, classes], as `cockpit.engine.curvature.loss_roots` has them. */
+int NAME(softmax_columns)(const real *restrict p, const real *restrict weight, int64_t n, int64_t classes, int64_t first,
+                          int64_t end, double tiny, real *restrict out) {
+    for (int64_t i = 0; i < n; i++, p += classes, out += classes) {
+        real head = p[0] > (real)tiny ? p[0] : (real)tiny, whole = p[0];
+        for (int64_t c = 1; c <= end; c++) {
+            const real root = (real)sqrt(head);
+            whole += p[c];
+            head = whole > (real)tiny ? whole : (real)tiny;
+            if (c <= first) continue;
+            real *restrict column = out + (c - 1 - first) * n * classes;
+            const real share = (real)sqrt(p[c] / head * weight[i]), factor = share / root;
+            for (int64_t j = 0; j < c; j++) column[j] = factor * p[j];
+            column[c] = -share * root;
+            for (int64_t j = c + 1; j < classes; j++) column[j] = 0;
+        }
+    }
+    return 0;
+}
