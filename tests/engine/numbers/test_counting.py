@@ -13,6 +13,7 @@ from cockpit.engine import native
 from cockpit.engine.numbers import counting
 from cockpit.engine.numbers.binning import EXTRA, Grid, edges
 from cockpit.engine.numbers.counting import count, count_outer, places
+from cockpit.engine.scripts.recorder import ScriptRecorder
 from layer_check import normal
 
 CPU = torch.device("cpu")
@@ -141,6 +142,25 @@ def test_without_a_compiler_the_counts_are_the_same(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(native, "count_outer", lambda *_: None)
     assert torch.equal(count(x, grid), expected[0])
     assert torch.equal(count_outer(x, x, grid), expected[1])
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("some_without", [False, True])
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_a_script_counts_again(grid: Grid, some_without: bool, fast: bool) -> None:
+    """By torch as well, which looks at the values: what is next to an edge, what is not finite."""
+    a, b = normal(4, 9), normal(4, 5, seed=1)
+    place, of_product = (some_places(grid, m, some_without) for m in (9, 45))
+    repeat, found = ScriptRecorder(CPU).record(
+        lambda: (count(a, grid, place, fast), count_outer(a, b, grid, of_product, fast))
+    )
+    for seed in (2, 3):
+        a.copy_(normal(4, 9, seed=seed))
+        a[0, :3] = torch.tensor([torch.nan, torch.inf, grid.high])
+        repeat()
+        assert found[0].tolist() == by_numpy(a, grid, place)
+        products = (b[:, :, None] * a[:, None, :]).flatten(1)
+        assert found[1].tolist() == by_numpy(products, grid, of_product)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -9,6 +9,7 @@ from torch import Tensor
 from cockpit.engine import native
 from cockpit.engine.numbers import takeuchi as module
 from cockpit.engine.numbers.takeuchi import takeuchi, takeuchi_of_all
+from cockpit.engine.scripts.recorder import ScriptRecorder
 from layer_check import normal
 
 EPSILON = 1e-3
@@ -59,6 +60,18 @@ def test_parameters_together_do_not_touch_each_other() -> None:
     found = takeuchi_of_all(squares, h, EPSILON)
     expected = torch.stack([defined(s, x) for s, x in zip(squares, h, strict=True)])
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("short", [0, 50])
+def test_a_script_takes_them_again(short: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, too, of which each is looked at for weak curvature."""
+    monkeypatch.setattr(module, "SHORT", short)
+    squares, h = normal(6, 7, seed=3).square(), curvatures()["strong"]
+    repeat, found = ScriptRecorder(h.device).record(lambda: takeuchi(squares, h, EPSILON))
+    for case in ("mixed", "weak"):
+        h.copy_(curvatures()[case])
+        repeat()
+        torch.testing.assert_close(found, defined(squares, h), rtol=1e-12, atol=0)
 
 
 def test_what_is_not_finite_shows(monkeypatch: pytest.MonkeyPatch) -> None:

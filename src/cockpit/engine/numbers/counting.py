@@ -10,6 +10,7 @@ from torch import Tensor
 from cockpit.engine import kernels, native
 from cockpit.engine.kernels.trial import tried
 from cockpit.engine.numbers.binning import Counter, Grid, bin_index, edges
+from cockpit.engine.scripts.script import noted
 
 CHUNK = 2**22
 """How many products are written out at once where no kernel counts them unseen."""
@@ -26,9 +27,7 @@ def count(values: Tensor, grid: Grid, place: Tensor | None = None, fast: bool = 
         found = tried("count", partial(kernels.count, values, grid, place))
         if found is not None:
             return found
-    counter = _counter(values, grid)
-    _add(counter, values, place)
-    return counter.result()
+    return _count_by_torch(values, grid, place)
 
 
 def count_outer(a: Tensor, b: Tensor, grid: Grid, place: Tensor | None = None, fast: bool = True) -> Tensor:
@@ -39,12 +38,7 @@ def count_outer(a: Tensor, b: Tensor, grid: Grid, place: Tensor | None = None, f
         found = tried("outer", partial(kernels.count_outer, a, b, grid, place))
         if found is not None:
             return found
-    counter = _counter(a, grid)
-    step = max(1, CHUNK // max(1, a.shape[1] * b.shape[1]))
-    for i in range(0, len(a), step):
-        products = b[i : i + step, :, None] * a[i : i + step, None, :]
-        _add(counter, products.flatten(1), place)
-    return counter.result()
+    return _count_outer_by_torch(a, b, grid, place)
 
 
 def places(values: Tensor, grid: Grid, fast: bool = True) -> Tensor:
@@ -54,6 +48,23 @@ def places(values: Tensor, grid: Grid, fast: bool = True) -> Tensor:
     place = bin_index(values, edges(grid.bins, grid.low, grid.high, values.device))
     place = torch.where((place == grid.bins) | values.isneginf(), 0, place.clamp_max(grid.bins - 1))
     return torch.where(values.isnan(), -1, place).to(torch.int32)
+
+
+@noted  # a counter looks at values
+def _count_by_torch(values: Tensor, grid: Grid, place: Tensor | None) -> Tensor:
+    counter = _counter(values, grid)
+    _add(counter, values, place)
+    return counter.result()
+
+
+@noted
+def _count_outer_by_torch(a: Tensor, b: Tensor, grid: Grid, place: Tensor | None) -> Tensor:
+    counter = _counter(a, grid)
+    step = max(1, CHUNK // max(1, a.shape[1] * b.shape[1]))
+    for i in range(0, len(a), step):
+        products = b[i : i + step, :, None] * a[i : i + step, None, :]
+        _add(counter, products.flatten(1), place)
+    return counter.result()
 
 
 def _counter(values: Tensor, grid: Grid) -> Counter:

@@ -13,6 +13,7 @@ from torch import Tensor
 from cockpit.engine import native
 from cockpit.engine.numbers.precision import wide_dtype
 from cockpit.engine.numbers.sums import SHORT, lengths, row_sums
+from cockpit.engine.scripts.script import noted
 
 PIECE = 2**17
 """How many numbers are looked at together on a CPU, so that what is formed of them stays in its cache."""
@@ -33,6 +34,7 @@ def takeuchi(squares: Tensor, h: Tensor, epsilon: float) -> Tensor:
     return room.sum(1).double() if on_cpu else room.sum(1, dtype=wide_dtype(h.device))
 
 
+@noted
 def _in_pieces(squares: Tensor, h: Tensor, epsilon: float) -> Tensor:
     """Return the numbers of a long vector; looks first whether a piece has any weak curvature.
 
