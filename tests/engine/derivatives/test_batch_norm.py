@@ -65,17 +65,29 @@ def test_products_are_those_of_torch(
     assert ours._batchable
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("last", [False, True])
-def test_single_precision_is_as_good_as_that_of_torch(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for dtype in (F64, torch.float32):
-        model, x = network("2d", last, dtype)
-        theirs = without_ours(monkeypatch, model, x)
-        vector = normal(theirs.flat.size, seed=4).to(dtype)
-        ours = HessianProduct([(losses(model, x), 1.0)], dict(model.named_parameters()))
-        found += [theirs(vector).double(), ours(vector).double()]
-    truth, _, theirs_single, ours_single = found
-    assert (ours_single - truth).norm() <= 2 * (theirs_single - truth).norm() + 1e-7 * truth.norm()
+def test_single_precision_is_as_good_as_that_of_torch(
+    last: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over ten draws: roundings of one of them may be lucky."""
+    if not compiled:
+        monkeypatch.setattr(native, "batch_norm_twice", lambda *_: None)
+    theirs, ours = [], []
+    for seed in range(10):
+        found = []
+        for dtype in (F64, torch.float32):
+            model, x = network("2d", last, dtype)
+            x.copy_(normal(*x.shape, seed=20 + seed))
+            plain = without_ours(monkeypatch, model, x)
+            product = HessianProduct([(losses(model, x), 1.0)], dict(model.named_parameters()))
+            vector = normal(plain.flat.size, seed=seed).to(dtype)
+            found.append(torch.stack([plain(vector), product(vector)]).double())
+        truth = found[0][0]
+        off = (found[1] - truth).norm(dim=1) / truth.norm()
+        theirs.append(off[0])
+        ours.append(off[1])
+    assert torch.stack(ours).norm() <= (1.5 if compiled else 1.0) * torch.stack(theirs).norm()
 
 
 def test_gradients_are_the_same_to_the_bit() -> None:

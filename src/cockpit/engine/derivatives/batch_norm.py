@@ -48,12 +48,11 @@ def twice(
     count = x.numel() // x.shape[1]
     mean, s, a, b = (t.view(shape) for t in (*moments, a, b))
     z, g = (x - mean) * s, s if w is None else s * w.view(shape)
-    of_v, of_d, vz, dz, vd = (t.mean(over, keepdim=True) for t in (v, delta, v * z, delta * z, v * delta))
-    rest = vd - of_v * of_d - vz * dz
-    at_z = (a - g * vz) * delta - g * dz * v
-    by_delta = g * (v - of_v) + (a - g * vz) * z + b
-    more = (at_z * z).mean(over, keepdim=True) + g * rest
-    return by_delta, s * (at_z - at_z.mean(over, keepdim=True) - more * z), (s * rest).reshape(-1) * count
+    v, d = (t - t.mean(over, keepdim=True) for t in (v, delta))  # before they meet: else digits cancel
+    vz, dz, vd = (t.mean(over, keepdim=True) for t in (v * z, d * z, v * d))
+    rest, of_d, of_v = vd - vz * dz, a - g * vz, -g * dz
+    by_x = s * (of_d * d + of_v * v - (of_d * dz + of_v * vz + g * rest) * z)
+    return g * v + of_d * z + b, by_x, (s * rest).reshape(-1) * count
 
 
 def made_of(node: Any, delta: Tensor) -> tuple[Given, Twice] | None:

@@ -37,12 +37,18 @@ def twice(
 
 
 def _second(x: Tensor, approximate: str) -> Tensor:
-    """Return the second derivative of GELU."""
+    """Return the second derivative of GELU.
+
+    With s and r, the logistic functions of 2u and -2u, tanh u = s - r and its derivative is 4 s r, of which no digit
+    cancels where it is small; both take less time than a tanh.
+    """
     if approximate != "tanh":
         return (-x.square() / 2).exp() * (2 - x.square()) / math.sqrt(2 * math.pi)
-    k, c = math.sqrt(2 / math.pi), 0.044715
-    slope, t = k * (1 + 3 * c * x.square()), (k * (x + c * x**3)).tanh()
-    return (1 - t.square()) * (slope + x * (3 * k * c * x - t * slope.square()))
+    k, square = math.sqrt(2 / math.pi), x.square()
+    c = 0.044715 * k
+    slope, twice_u = k + 3 * c * square, x * (2 * k + 2 * c * square)
+    s, r = twice_u.sigmoid(), (-twice_u).sigmoid()
+    return 4 * s * r * (k + 6 * c * square - (s - r) * x * slope.square())
 
 
 def made_of(node: Any, delta: Tensor) -> tuple[Given, Twice] | None:
