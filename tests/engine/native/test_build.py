@@ -155,6 +155,7 @@ def test_a_temporary_folder_that_others_can_write_is_not_trusted(
 def test_without_a_library_nothing_is_counted_and_nothing_is_raised(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
+    monkeypatch.delenv("COCKPIT_NATIVE", raising=False)
     monkeypatch.setenv(name, value)
     loaded.cache_clear()
     try:
