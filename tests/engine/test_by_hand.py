@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from cockpit import Cockpit, HessMaxEV, HessTrace, Quantity, Run
@@ -43,6 +44,14 @@ class Checkpointed(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = checkpoint(super().forward, x, use_reentrant=False)
         return found
+
+
+class Attending(nn.Linear):
+    """Its gates are written in Python, too, but they are ours."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.unflatten(1, (1, 2, -1))  # of one head
+        return super().forward(F.scaled_dot_product_attention(tokens, tokens, tokens).flatten(1))
 
 
 @pytest.fixture
@@ -88,6 +97,12 @@ def test_products_are_made_by_hand_once_they_were_compared(tmp_path: Path, hands
     assert len(values) == 8
     assert hands.count(True) == 1 + 2 * (8 - FIRST)  # the comparison, and two a step
     assert hands[-6:] == [True] * 6
+
+
+def test_so_are_those_of_attention(tmp_path: Path, hands: list[bool]) -> None:
+    values = train(tmp_path / "fast", Attending(4, 2))
+    assert hands[-6:] == [True] * 6
+    assert values == pytest.approx(train(tmp_path / "plain", Attending(4, 2), fast=False), rel=1e-9)
 
 
 @pytest.fixture

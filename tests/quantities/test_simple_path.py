@@ -158,7 +158,7 @@ def test_parameters_that_take_part_now_and_then(name: str, tmp_path: Path) -> No
     compare(name, plain, [[2], [1], [2], [1], [3], [1], [2]], tmp_path, FIRST_ORDER)
 
 
-BY_HAND = ["mlp", "conv2d_groups", "tied_modules"]
+BY_HAND = ["mlp", "conv2d_groups", "tied_modules", "gpt", "attention_fused"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from cockpit.engine.curvature.hessian import FlatParameters, HessianProduct
 from cockpit.engine.curvature.loss_kinds import Kinds
 from cockpit.engine.curvature.subject import Subject
 from cockpit.engine.derivatives.graph import nodes_behind
+from cockpit.engine.derivatives.saved import is_packed
 from cockpit.engine.needs import Need
 from cockpit.engine.scripts.copying import size_of
 from cockpit.engine.scripts.recorder import ON_CPU, Recorder
@@ -143,9 +144,9 @@ class CurvatureTapes:
         try:
             if subject.again:
                 raise RuntimeError("a layer has to run again, with the random numbers it had")
+            kind.by_hand = not is_packed(subject.losses) and _served_by_hand(subject, hessian)
             # If the user's code packs what is saved, it would have to unpack it again and again: an error here.
             seen, room = subject.saved(), _Room(subject.losses.device, self._memory)
-            kind.by_hand = _served_by_hand(subject, hessian)
             room.insist(seen.size, _size(truth))
             tape = CurvatureTape(subject, seen, self._recorder, measure, generators)
             room.insist_now()

@@ -31,9 +31,10 @@ from torch import Tensor
 from cockpit.engine.derivatives.fused_attention import AttentionGradients, serves
 from cockpit.engine.derivatives.graph import edge, edges_behind
 from cockpit.engine.derivatives.textbook_attention import attention_gradients
+from cockpit.engine.derivatives.walked import Walked
 
 
-class Entry(torch.autograd.Function):
+class Entry(Walked):
     """Passes query, key, value and mask on, and zeros as the bypass for the result's gradient."""
 
     @staticmethod
@@ -41,9 +42,9 @@ class Entry(torch.autograd.Function):
         ctx: Any, causal: bool, scale: float | None, shape: tuple[int, ...], *inputs: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         """Return the inputs and the bypass."""
+        Entry.note(ctx, causal, scale, shape, *inputs)
         ctx.causal, ctx.scale = causal, scale
         ctx.save_for_backward(*inputs)
-        ctx.set_materialize_grads(False)
         needed = ctx.needs_input_grad[3:]
         ctx.mark_non_differentiable(
             *(x for x, need in zip(inputs, needed, strict=True) if x is not None and not need)
@@ -69,12 +70,13 @@ class Entry(torch.autograd.Function):
         return None, None, None, *(g if need else None for g, need in zip(found, needed, strict=True))
 
 
-class Exit(torch.autograd.Function):
+class Exit(Walked):
     """Passes the kernel's result on; sends its gradient round the kernel where it will be derived again."""
 
     @staticmethod
     def forward(ctx: Any, result: Tensor, bypass: Tensor) -> Tensor:
         """Return the result, as a tensor of its own over the same memory."""
+        Exit.note(ctx, result, bypass)
         return result.detach()
 
     @staticmethod

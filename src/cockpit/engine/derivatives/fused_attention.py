@@ -16,11 +16,12 @@ from torch.autograd.function import once_differentiable
 
 from cockpit.engine import native
 from cockpit.engine.derivatives.textbook_attention import attention_gradients
+from cockpit.engine.derivatives.walked import Walked
 from cockpit.engine.kernels import attention
 from cockpit.engine.kernels.trial import tried
 
 
-class AttentionGradients(torch.autograd.Function):
+class AttentionGradients(Walked):
     """The gradients by query, key and value, as a function of these and of the result's."""
 
     @staticmethod
@@ -28,6 +29,7 @@ class AttentionGradients(torch.autograd.Function):
         ctx: Any, causal: bool, scale: float | None, query: Tensor, key: Tensor, value: Tensor, delta: Tensor
     ) -> tuple[Tensor, ...]:
         """Return the gradients by torch's kernel."""
+        AttentionGradients.note(ctx, causal, scale, query, key, value, delta)
         ctx.causal, ctx.scale = causal, scale
         ctx.save_for_backward(query, key, value, delta)
         with torch.enable_grad():
@@ -40,6 +42,7 @@ class AttentionGradients(torch.autograd.Function):
     def backward(ctx: Any, *vectors: Any) -> tuple[Tensor | None, ...]:
         """Return the derivatives by query, key, value and the result's gradient."""
         given = ctx.saved_tensors
+        vectors = tuple(torch.zeros_like(x) if v is None else v for v, x in zip(vectors, given, strict=False))
         if all(map(native.is_there, vectors)):
             factor = 1 / math.sqrt(given[0].shape[-1]) if ctx.scale is None else ctx.scale
             found = tried("attention", lambda: attention.attention_twice(vectors, given, ctx.causal, factor))

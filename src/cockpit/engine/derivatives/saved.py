@@ -66,6 +66,19 @@ def saved(losses: Tensor, more: Sequence[Tensor] = ()) -> Saved:
     return Saved(tuple(form), [*reading.tensors, *more], reading.slots, nodes)
 
 
+def is_packed(losses: Tensor) -> bool:
+    """Say whether the user's code packs what the graph of some losses has saved; each look would unpack it anew."""
+    for node, name in _nodes(losses)[0]:
+        if isinstance(node, BackwardCFunction):
+            kept = [getattr(node, RAW + "tensors", ())]
+        else:
+            kept = [getattr(node, x) for x in (_ATTRIBUTES.get(name) or _attributes(node, name))[0]]
+        slots = [s for x in kept for s in (x if isinstance(x, tuple | list) else (x,))]
+        if any(slot.unpack_hook is not None for slot in slots):
+            return True
+    return False
+
+
 def insist_unchanged(found: Saved) -> None:
     """Raise torch's own error if a tensor was changed in place since it was saved."""
     for node, name in found.nodes:

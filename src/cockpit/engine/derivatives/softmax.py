@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 
 from cockpit.engine import native
+from cockpit.engine.derivatives.walked import Walked
 
 
-class SoftmaxGradient(torch.autograd.Function):
+class SoftmaxGradient(Walked):
     """The gradient of softmax at its result p, if d is that of its result."""
 
     @staticmethod
     def forward(ctx: Any, p: Tensor, d: Tensor) -> Tensor:
         """Return p (d - ⟨p, d⟩); sums are over the last axis."""
+        SoftmaxGradient.note(ctx, p, d)
         ctx.save_for_backward(p, d)
         return torch._softmax_backward_data(d, p, -1, p.dtype)
 

@@ -1,7 +1,7 @@
 """A walk back through a graph, whose nodes are called one by one, without autograd's engine.
 
 They are called in an order in which every gradient is complete before it is passed on, and are the same functions.
-Hooks on tensors are not called, and nodes written in Python are not served: whoever walks compares the outcome.
+Hooks on tensors are not called, and of nodes written in Python only ours are served: who walks compares the outcome.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.autograd.graph import Node
 from cockpit.engine.derivatives.graph import Edge
 from cockpit.engine.derivatives.lean import LEAN, Call, Found, known_of
 from cockpit.engine.derivatives.postponed import Incoming, Postponed, postponed
+from cockpit.engine.derivatives.walked import called
 
 
 class Walk:
@@ -77,7 +78,7 @@ class Walk:
     def _called(self, node: Node, call: Call) -> tuple[Sequence[Tensor | None], bool]:
         """Return the results of a node, and whether they were made here."""
         if isinstance(node, BackwardCFunction):
-            raise RuntimeError(f"{node.name()} is written in Python")
+            return called(node, tuple(call.grads)), False
         if self._postpones and (found := postponed(node, call, self._wanted)) is not None:
             end, later = found
             self.postponed.setdefault(end, []).append(later)
