@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from cockpit.engine.curvature import curvature_tapes
 from cockpit.engine.curvature.curvature_tapes import KINDS, MISSES, REPEATS, CurvatureTapes, Kind
@@ -153,6 +154,41 @@ def test_models_that_are_not_recorded(tmp_path: Path, went: list[bool], hidden: 
     (kind,) = both(tmp_path, hidden(Cube.apply))
     assert "CubeBackward is written in Python" in kind.refused
     assert not any(went)
+
+
+def attention(causal: bool = False) -> Callable[[Tensor], Tensor]:
+    """Return attention between three tokens of two features, whose gates are written in Python."""
+
+    def call(x: Tensor) -> Tensor:
+        tokens = x.unflatten(1, (1, 3, 2))
+        found = F.scaled_dot_product_attention(tokens, 2 * tokens, tokens.tanh(), is_causal=causal)
+        return found.flatten(1)
+
+    return call
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("quantity", ["hess_max_ev", "tic_diag", "hess_trace"])
+def test_attention_is_recorded(
+    tmp_path: Path, went: list[bool], hidden: Any, quantity: str, causal: bool
+) -> None:
+    (kind,) = both(tmp_path, hidden(attention(causal)), quantities=[quantity])
+    assert kind.refused == ""
+    assert went[FIRST:].count(True) >= 3
+
+
+def test_attention_with_another_mask_is_not_like_it(tmp_path: Path, went: list[bool], hidden: Any) -> None:
+    causal = [False]
+
+    def between(model: nn.Module, opt: torch.optim.Optimizer, step: int) -> None:
+        causal[0] = step == 6
+
+    def call(x: Tensor) -> Tensor:
+        return attention(causal[0])(x)
+
+    (kind,) = both(tmp_path, hidden(call), between=between, quantities=NEVER_EXAMINED)
+    assert kind.tape is not None
+    assert went[FIRST:] == [True, True, False]
 
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, 0.5), (1.002, 1.002), (0.5, 0.5)])

@@ -37,6 +37,8 @@ from cockpit.engine.derivatives.walked import Walked
 class Entry(Walked):
     """Passes query, key, value and mask on, and zeros as the bypass for the result's gradient."""
 
+    settings = ("causal", "scale")
+
     @staticmethod
     def forward(
         ctx: Any, causal: bool, scale: float | None, shape: tuple[int, ...], *inputs: Tensor | None

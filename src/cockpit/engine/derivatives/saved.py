@@ -18,9 +18,12 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
+from cockpit.engine.derivatives.walked import function_of
 from cockpit.engine.scripts.copying import Copier
 
 RAW, NUMBER = "_raw_saved_", "_saved_"
+BY_PYTHON = RAW + "tensors"
+"""Where nodes written in Python keep theirs."""
 LEAF = "torch::autograd::AccumulateGrad"
 _ATTRIBUTES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 """By operation, where its nodes keep tensors, and where numbers."""
@@ -53,7 +56,7 @@ def saved(losses: Tensor, more: Sequence[Tensor] = ()) -> Saved:
     form += [*map(id, variables), *addresses]
     reading = _Reading(losses.device, set(addresses), form)
     for node, name in nodes:
-        raw, plain = _ATTRIBUTES.get(name) or _attributes(node, name)
+        raw, plain = _attributes(node, name)
         form += [getattr(node, x) for x in plain]
         for x in raw:
             found = getattr(node, x)
@@ -69,10 +72,8 @@ def saved(losses: Tensor, more: Sequence[Tensor] = ()) -> Saved:
 def is_packed(losses: Tensor) -> bool:
     """Say whether the user's code packs what the graph of some losses has saved; each look would unpack it anew."""
     for node, name in _nodes(losses)[0]:
-        if isinstance(node, BackwardCFunction):
-            kept = [getattr(node, RAW + "tensors", ())]
-        else:
-            kept = [getattr(node, x) for x in (_ATTRIBUTES.get(name) or _attributes(node, name))[0]]
+        raw = (BY_PYTHON,) if isinstance(node, BackwardCFunction) else _attributes(node, name)[0]
+        kept = [getattr(node, x) for x in raw]
         slots = [s for x in kept for s in (x if isinstance(x, tuple | list) else (x,))]
         if any(slot.unpack_hook is not None for slot in slots):
             return True
@@ -82,8 +83,8 @@ def is_packed(losses: Tensor) -> bool:
 def insist_unchanged(found: Saved) -> None:
     """Raise torch's own error if a tensor was changed in place since it was saved."""
     for node, name in found.nodes:
-        for x in _ATTRIBUTES[name][0]:
-            getattr(node, x.replace(RAW, NUMBER))
+        for x in _attributes(node, name)[0]:
+            getattr(node, "saved_tensors" if x == BY_PYTHON else x.replace(RAW, NUMBER))
 
 
 def _variable(node: Any) -> Tensor:
@@ -147,8 +148,11 @@ def _nodes(losses: Tensor) -> tuple[list[tuple[Node, str]], list[Any]]:
 
 
 def _attributes(node: Node, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return where a node keeps tensors, and where numbers."""
     if isinstance(node, BackwardCFunction):
-        raise RuntimeError(f"{name} is written in Python")
+        return (BY_PYTHON,), ("_forward_cls", *function_of(node).settings)
+    if (found := _ATTRIBUTES.get(name)) is not None:
+        return found
     known = sorted(dir(node))
     raw = tuple(x for x in known if x.startswith(RAW))
     tensors = {x.replace(RAW, NUMBER) for x in raw}

@@ -15,6 +15,9 @@ class Walked(torch.autograd.Function):
     ``forward`` has to `note` its arguments, and ``backward`` to bear that some of several gradients are None.
     """
 
+    settings: tuple[str, ...] = ()
+    """Where ``forward`` keeps what ``backward`` depends on besides tensors."""
+
     @staticmethod
     def note(ctx: Any, *arguments: object) -> None:
         """Keep which arguments are tensors: ``backward`` returns something for each of them, the graph has tensors."""
@@ -22,12 +25,17 @@ class Walked(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
 
-def called(node: Node, grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """Return the results of a node that is one of ours."""
+def function_of(node: Node) -> type[Walked]:
+    """Return whose node this is, one of ours; an error if it is somebody else's."""
     function: Any = getattr(type(node), "_forward_cls", None)
     if function is None or not issubclass(function, Walked):
         raise RuntimeError(f"{node.name()} is written in Python")
-    found = function.backward(node, *grads)
+    return function  # type: ignore[no-any-return]
+
+
+def called(node: Node, grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Return the results of such a node."""
+    found: Any = function_of(node).backward(node, *grads)
     each = found if isinstance(found, tuple) else (found,)
     are_tensors: list[bool] = node.are_tensors  # type: ignore[attr-defined]
     return tuple(g for g, is_one in zip(each, are_tensors, strict=True) if is_one)
