@@ -117,3 +117,22 @@ def test_a_weight_of_zero() -> None:
     model.get_parameter("3.weight").data.zero_()
     ours = HessianProduct([(losses(model, x), 1.0)], dict(model.named_parameters()))
     assert ours(normal(ours.flat.size, seed=4)).isfinite().all()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("shape", [(8, 5, 6, 7), (40, 17)])
+def test_large_means_cost_no_digits(
+    shape: tuple[int, ...], compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(native, "batch_norm_twice", lambda *_: None)
+    x, delta, v = (normal(*shape, seed=k) + 100 * (k > 0) for k in range(3))
+    a, b, w = (normal(shape[1], seed=k) for k in range(3, 6))
+    over = [0, *range(2, x.ndim)]
+    moments = x.mean(over), (x.var(over, correction=0) + 1e-5).rsqrt()
+    single, wide = (
+        [t.float().to(dtype) for t in (v, a, b, delta, x, w, *moments)] for dtype in (torch.float32, F64)
+    )
+    found, truth = (batch_norm.twice((v, a, b), d, x, w, (m, s)) for v, a, b, d, x, w, m, s in (single, wide))
+    for ours, exact in zip(found, truth, strict=True):
+        assert (ours.double() - exact).norm() <= 2e-5 * exact.norm()

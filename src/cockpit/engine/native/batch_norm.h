@@ -5,18 +5,19 @@ typedef struct {
     const real *mean, *scale, *w, *a, *b;
 } NAME(Given);
 
-/* Of LANES channels, or of as many equal ones: mean and scale, and what multiplies v, z, 1 in the derivative by d, and
- * v, d, z, 1 in that by x. */
+/* Of LANES channels, or of as many equal ones: mean and scale, about the means of v and d, and what multiplies v, z, 1 in the
+ * derivative by d, and v, d, z, 1 in that by x. */
 typedef struct {
-    real mean[LANES], scale[LANES], p[3][LANES], q[4][LANES];
+    real mean[LANES], scale[LANES], v[LANES], d[LANES], p[3][LANES], q[4][LANES];
 } NAME(Factors);
 
-/* The factors of channel c, for lane l, from sums over `count` numbers of v, d, v z, d z and v d. */
+/* The factors of channel c, for lane l, from sums over `count` numbers of v, d, v z, d z and v d, with v and d taken
+ * from about their means on: where these are large, digits of products would cancel. */
 static void NAME(factors)(const NAME(Given) *given, int64_t c, const double *sum, double count, int l,
                           NAME(Factors) *to, real *by_w) {
     const double s = given->scale[c], g = (given->w ? given->w[c] : 1) * s;
-    const double v = sum[0] / count, d = sum[1] / count, vz = sum[2] / count, dz = sum[3] / count;
-    const double rest = sum[4] - count * (v * d + vz * dz);
+    const double more_v = sum[0] / count, more_d = sum[1] / count, vz = sum[2] / count, dz = sum[3] / count;
+    const double rest = sum[4] - count * (more_v * more_d + vz * dz), v = to->v[l] + more_v, d = to->d[l] + more_d;
     const double of_v = -g * dz, of_d = given->a[c] - g * vz; /* what arrives at z is of_v v + of_d d */
     by_w[c] = (real)(s * rest);
     to->p[0][l] = (real)g, to->p[1][l] = (real)of_d, to->p[2][l] = (real)(given->b[c] - g * v);
@@ -35,9 +36,9 @@ static inline void NAME(sums)(const real *restrict x, const real *restrict d, co
         for (int64_t i = from; i < to; i++)
             for (int l = 0; l < lanes; l++) {
                 const int64_t at = i * stride + l;
-                const real z = (x[at] - f->mean[l]) * f->scale[l];
-                of_v[l] += v[at], of_d[l] += d[at];
-                of_vz[l] += v[at] * z, of_dz[l] += d[at] * z, of_vd[l] += v[at] * d[at];
+                const real z = (x[at] - f->mean[l]) * f->scale[l], p = v[at] - f->v[l], q = d[at] - f->d[l];
+                of_v[l] += p, of_d[l] += q;
+                of_vz[l] += p * z, of_dz[l] += q * z, of_vd[l] += p * q;
             }
         for (int l = 0; l < lanes; l++) {
             sum[l][0] += of_v[l], sum[l][1] += of_d[l];
@@ -58,8 +59,20 @@ static inline void NAME(combined)(const real *restrict x, const real *restrict d
         }
 }
 
-static void NAME(normalised)(const NAME(Given) *given, int64_t c, int l, NAME(Factors) *to) {
+/* The mean of some numbers of n, a step `stride` apart. */
+static real NAME(about)(const real *x, int64_t n, int64_t stride) {
+    enum { SOME = 64 };
+    real sum = 0;
+    if (n > SOME) n = SOME;
+    for (int64_t i = 0; i < n; i++) sum += x[i * stride];
+    return sum / n;
+}
+
+/* Channel c for lane l, of which n numbers v and d lie a step `stride` apart. */
+static void NAME(normalised)(const NAME(Given) *given, int64_t c, int l, const real *v, const real *d, int64_t n,
+                             int64_t stride, NAME(Factors) *to) {
     to->mean[l] = given->mean[c], to->scale[l] = given->scale[c];
+    to->v[l] = NAME(about)(v, n, stride), to->d[l] = NAME(about)(d, n, stride);
 }
 
 /* One channel of images [n, channels, places], whose numbers lie side by side: LANES of them at a time. */
@@ -68,7 +81,8 @@ static void NAME(plane)(const real *x, const real *d, const real *v, int64_t n, 
     NAME(Factors) f;
     double sum[LANES][SUMS] = {{0}};
     const int64_t whole = places / LANES, rest = whole * LANES;
-    for (int l = 0; l < LANES; l++) NAME(normalised)(given, c, l, &f);
+    NAME(normalised)(given, c, 0, v + c * places, d + c * places, places, 1, &f);
+    for (int l = 1; l < LANES; l++) f.mean[l] = f.mean[0], f.scale[l] = f.scale[0], f.v[l] = f.v[0], f.d[l] = f.d[0];
     for (int64_t k = 0; k < n; k++) {
         const int64_t at = (k * channels + c) * places, end = at + rest;
         NAME(sums)(x + at, d + at, v + at, whole, LANES, LANES, &f, sum);
@@ -89,7 +103,7 @@ static inline void NAME(columns)(const real *x, const real *d, const real *v, in
                                  int lanes, const NAME(Given) *given, real *by_d, real *by_x, real *by_w) {
     NAME(Factors) f;
     double sum[LANES][SUMS] = {{0}};
-    for (int l = 0; l < lanes; l++) NAME(normalised)(given, c + l, l, &f);
+    for (int l = 0; l < lanes; l++) NAME(normalised)(given, c + l, l, v + c + l, d + c + l, n, channels, &f);
     NAME(sums)(x + c, d + c, v + c, n, channels, lanes, &f, sum);
     for (int l = 0; l < lanes; l++) NAME(factors)(given, c + l, sum[l], (double)n, l, &f, by_w);
     NAME(combined)(x + c, d + c, v + c, n, channels, lanes, &f, by_d + c, by_x + c);
