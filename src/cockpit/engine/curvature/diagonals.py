@@ -2,9 +2,9 @@
 
 ``diag_ggn_auto`` and ``diag_h_auto`` leave the choice to us: the GGN is exact where that takes at most `EXACT`
 training steps' worth of work, and estimated from one sample of the loss Hessians otherwise; the Hessian is the
-GGN where both agree, and otherwise estimated from `PROBES` random vectors. A product with the Hessian takes as long
-as four backward passes, so from `LARGE` parameters on the GGN is sampled in the Hessian's place, and whether both agree
-is not asked: the method is then ``ggn_mc``, without the word Hessian.
+GGN where both agree, and otherwise estimated from one random vector (`PROBES`). A product with the Hessian takes as
+long as four backward passes, so from `LARGE` parameters on the GGN is sampled in the Hessian's place, and whether
+both agree is not asked: the method is then ``ggn_mc``, without the word Hessian.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from cockpit.engine.numbers.precision import wide_dtype
 
 EXACT = 1.0
 """Up to so many training steps (by multiply-adds), the exact GGN is worth its price where the choice is ours."""
-PROBES = 2
-"""How many random vectors estimate a Hessian that is not the GGN, where the choice is ours: as few as have an error."""
+PROBES = 1
+"""How many random vectors estimate a Hessian that is not the GGN, where the choice is ours."""
 LARGE = 2**23
 """From so many parameters on, no Hessian products are made where the choice is ours."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cockpit.engine.curvature.ggn import GGNProduct, standard_errors
+from cockpit.engine.curvature.ggn import GGNProduct
 from cockpit.engine.curvature.hessian import DiagonalResult, HessianProduct
 from cockpit.engine.curvature.linearity import is_linear_in_each
 from cockpit.engine.curvature.loss_graph import LossGraph, insist_finite
@@ -92,7 +92,7 @@ def hessian_diagonal(
         agreement: what an earlier call returned for the same structure (model, shapes, losses).
         product: returns the Hessian product of the same losses and parameters.
         dense_limit: largest number of parameters for one product each.
-        probes: random vectors of the estimate, at least 2.
+        probes: random vectors of the estimate.
     """
     made = product or (lambda: HessianProduct([(losses, 1.0)], parameters))
     seen = names_behind(losses)
@@ -178,16 +178,39 @@ def dense_diagonal(product: HessianProduct) -> DiagonalResult:
 
 
 def hutchinson_diagonal(product: HessianProduct, generator: torch.Generator, probes: int) -> DiagonalResult:
-    r"""Return the mean of $z \odot Hz$ over random signs z, with the standard errors of its traces."""
-    flat, count = product.flat, max(probes, 2)
+    r"""Return the mean of $z \odot Hz$ over random signs z, with the standard errors of its traces.
+
+    A trace varies by $2 \sum_{i \neq j} H_{ij}^2$ from sign to sign, and $\mathbb{E}\|Hz\|^2 = \sum_{ij} H_{ij}^2$: one
+    vector is enough to tell its own error, but for the diagonal, which counts as well then. Several tell that, too,
+    by the products of their samples. Of a parameter's block it is the most that the variance can be: what the block has
+    in common with the others counts half.
+    """
+    flat, count = product.flat, max(probes, 1)
     signs = [_signs(flat.size, flat.dtype, flat.device, generator) for _ in range(count)]
     if flat.device.type == "cpu":  # several at once take longer there than one after the other
         samples = torch.stack([z * product(z) for z in signs])
     else:
         samples = torch.cat([z * product.rows(z) for z in torch.stack(signs).split(ROWS)])
     parts = zip(flat.names, samples.split(flat.sizes, dim=1), strict=True)
-    traces = {name: part.sum(1, dtype=wide_dtype(part.device)) for name, part in parts}
-    return DiagonalResult(flat.by_name(samples.mean(0)), "hutchinson", *standard_errors(traces))
+    variances = {name: _variance(part) for name, part in parts}
+    total = torch.stack(list(variances.values())).sum()
+    errors = {name: variance.sqrt() for name, variance in variances.items()}
+    return DiagonalResult(flat.by_name(samples.mean(0)), "hutchinson", errors, total.sqrt())
+
+
+def _variance(samples: Tensor) -> Tensor:
+    """Return the variance of a mean trace, from samples [K, size] of the diagonal."""
+    count, wide = len(samples), wide_dtype(samples.device)
+
+    def squares(x: Tensor) -> Tensor:
+        length: Tensor = torch.linalg.vector_norm(x, dtype=wide)
+        return length.square()
+
+    all_of_it = squares(samples) / count
+    if count == 1:
+        return 2 * all_of_it
+    diagonal = (squares(samples.sum(0)) / count - all_of_it) / (count - 1)
+    return (2 * (all_of_it - diagonal) / count).clamp_min(0)
 
 
 def _signs(size: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> Tensor:
