@@ -66,6 +66,55 @@ def bin_index(x: Tensor, edge: Tensor) -> Tensor:
     return torch.where(x.isnan(), bins + 2, torch.where(x.isinf(), bins + 3, index))
 
 
+class Ruler:
+    """How the rows of values of a type are found between edges: 0 below the range, then the bins, then above it."""
+
+    def __init__(self, edge: Tensor, dtype: torch.dtype) -> None:
+        self.edge, self.bins = edge, len(edge) - 1
+        self.low, self.high = float(edge[0]), float(edge[-1])
+        self.scale = self.bins / (self.high - self.low)
+        zero = -self.low * self.scale
+        self._zero = round(zero) if abs(zero - round(zero)) < 1e-9 and bool((edge == 0).any()) else None
+        near = edge.to(dtype)
+        ends = torch.tensor([-torch.inf, torch.inf], dtype=dtype, device=edge.device)
+        beside = torch.cat([near, torch.nextafter(near, ends[0]), torch.nextafter(near, ends[1])]).to(edge)
+        agree = (self.guess(beside) == self.exact(beside)) | (beside == edge[-1])
+        self.sure = bool(agree.all())
+        """Whether a guess is right everywhere but at the last edge."""
+        reach = (max(abs(self.low), abs(self.high)) + self.high - self.low) * self.scale
+        self._tolerance = 4 * torch.finfo(edge.dtype).eps * max(reach, 1.0)
+
+    def guess(self, values: Tensor) -> Tensor:
+        """Return rows by the affine function.
+
+        Where zero is an edge, it is counted from there: -1e-30 is on its own side of zero, but not of 2 - 2.
+        """
+        if self._zero is None:
+            index = (values - self.low).mul_(self.scale).add_(1)
+        else:
+            index = (values * self.scale).floor_().add_(self._zero + 1)
+        return index.clamp_(0, self.bins + 1).to(torch.int32)
+
+    def exact(self, values: Tensor) -> Tensor:
+        """Return rows by the edges."""
+        index = bin_index(values, self.edge)
+        row = torch.where(
+            index == self.bins, 0, torch.where(index == self.bins + 1, self.bins + 1, index + 1)
+        )
+        return row.to(torch.int32)
+
+    def unsure(self, values: Tensor) -> Tensor:
+        """Return which values are so near to an edge that a guess may be wrong, the closed end among them."""
+        index = (values - self.low) * self.scale
+        return (index - index.round()).abs_() < self._tolerance
+
+
+@lru_cache(maxsize=64)
+def ruler(edge: Tensor, dtype: torch.dtype) -> Ruler:
+    """Return the ruler of shared `edges` (tensors are told apart by which they are): to make one is to try it."""
+    return Ruler(edge, dtype)
+
+
 class Counter:
     """Counts values between edges, by column where each value has one.
 
@@ -74,22 +123,9 @@ class Counter:
     """
 
     def __init__(self, edge: Tensor, dtype: torch.dtype, columns: int = 1) -> None:
-        self.edge, self.bins, self.columns = edge, len(edge) - 1, columns
-        self.low, self.high = float(edge[0]), float(edge[-1])
-        self.scale = self.bins / (self.high - self.low)
-        zero = -self.low * self.scale
-        self._zero = round(zero) if abs(zero - round(zero)) < 1e-9 and bool((edge == 0).any()) else None
+        self._ruler, self.bins, self.columns = ruler(edge, dtype), len(edge) - 1, columns
         self.counts = torch.zeros((self.bins + 2) * columns, dtype=torch.int64, device=edge.device)
         self.nan = self.inf = 0
-        near = edge.to(dtype)
-        ends = torch.tensor([-torch.inf, torch.inf], dtype=dtype, device=edge.device)
-        beside = torch.cat([near, torch.nextafter(near, ends[0]), torch.nextafter(near, ends[1])]).to(edge)
-        agree = (self._guess(beside) == self._exact(beside)) | (
-            beside == edge[-1]
-        )  # the last edge: see _count
-        self._sure = bool(agree.all())
-        reach = (max(abs(self.low), abs(self.high)) + self.high - self.low) * self.scale
-        self._tolerance = 4 * torch.finfo(edge.dtype).eps * max(reach, 1.0)
 
     def add(self, x: Tensor, column: Tensor | None = None) -> None:
         """Count values [n, m]; ``column`` [m] is the column of each position."""
@@ -116,39 +152,19 @@ class Counter:
                     yield part.reshape(-1), where
 
     def _count(self, values: Tensor, column: Tensor | None) -> None:
-        values = values.to(self.edge.dtype)
-        row = self._guess(values)
+        by = self._ruler
+        values = values.to(by.edge.dtype)
+        row = by.guess(values)
         self._enter(row, column, 1)
-        if not self._sure or float(values.amax() if values.numel() else self.low) >= self.high:
-            index = (values - self.low) * self.scale
-            unsure = (
-                index - index.round()
-            ).abs_() < self._tolerance  # the closed end of the last bin among them
+        if not by.sure or float(values.amax() if values.numel() else by.low) >= by.high:
+            unsure = by.unsure(values)
             theirs = None if column is None else column[unsure]
             self._enter(row[unsure], theirs, -1)
-            self._enter(self._exact(values[unsure]), theirs, 1)
+            self._enter(by.exact(values[unsure]), theirs, 1)
 
     def _enter(self, row: Tensor, column: Tensor | None, sign: int) -> None:
         place = row if column is None else row * self.columns + column
         self.counts += sign * torch.bincount(place, minlength=len(self.counts))
-
-    def _guess(self, values: Tensor) -> Tensor:
-        """Return the row by the affine function: 0 below the range, then the bins, then above it.
-
-        Where zero is an edge, it is counted from there: -1e-30 is on its own side of zero, but not of 2 - 2.
-        """
-        if self._zero is None:
-            index = (values - self.low).mul_(self.scale).add_(1)
-        else:
-            index = (values * self.scale).floor_().add_(self._zero + 1)
-        return index.clamp_(0, self.bins + 1).to(torch.int32)
-
-    def _exact(self, values: Tensor) -> Tensor:
-        index = bin_index(values, self.edge)
-        row = torch.where(
-            index == self.bins, 0, torch.where(index == self.bins + 1, self.bins + 1, index + 1)
-        )
-        return row.to(torch.int32)
 
     def result(self) -> Tensor:
         """Return [bins·columns + EXTRA]: the bins, then underflow, overflow, NaN, infinite."""
