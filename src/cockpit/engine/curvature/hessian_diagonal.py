@@ -187,7 +187,7 @@ def hutchinson_diagonal(product: HessianProduct, generator: torch.Generator, pro
     """
     flat, count = product.flat, max(probes, 1)
     signs = [_signs(flat.size, flat.dtype, flat.device, generator) for _ in range(count)]
-    if flat.device.type == "cpu":  # several at once take longer there than one after the other
+    if count == 1 or flat.device.type == "cpu":  # where several at once take longer than one after the other
         samples = torch.stack([z * product(z) for z in signs])
     else:
         samples = torch.cat([z * product.rows(z) for z in torch.stack(signs).split(ROWS)])
