@@ -51,6 +51,17 @@ def test_derivatives_are_those_of_autograd(
         assert (ours.double() - theirs).norm() <= (1e-4 if mean else 2e-6) * theirs.norm() + 1e-6
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_large_means_cost_no_digits(device: torch.device, shape: tuple[int, ...]) -> None:
+    """The derivative by the weight is a covariance: it does not change."""
+    x, delta, w, v, a, b = problem(shape, 0.0, torch.float32)
+    small, large = (
+        batch_norm.batch_norm_twice((v + mean, a, b), delta + mean, x, w, moments(x))[2] for mean in (0, 64)
+    )
+    scale = (v.double() * delta.double()).abs().mean() * x.numel() / shape[1]
+    assert float((large - small).abs().max()) <= 3e-5 * float(scale)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_summed_in_single(device: torch.device, dtype: torch.dtype) -> None:
     x, delta, w, v, a, b = problem((3, 4, 6, 6), 0.0, dtype)

@@ -1,7 +1,8 @@
 r"""Batch normalisation, twice, in two looks at the images: sums for each channel, then both derivatives at once.
 
 The formula is that of `cockpit.engine.derivatives.batch_norm`. With $z = s\,(x - \mu)$ both derivatives are
-combinations of $v$, $\delta$, $z$ and 1, whose seven factors follow from five sums over a channel.
+combinations of $v$, $\delta$, $z$ and 1, whose seven factors follow from five sums over a channel. $v$ and $\delta$ are
+summed from about their means on, those of the first image: where these are large, digits of products would cancel.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -30,11 +31,13 @@ def _place(rows, channels, pixels, ROWS: tl.constexpr):
 
 @jit("rows", "channels")
 def _sums(
-    v, delta, x, mean, scale, sums, rows, channels, pixels, ROWS: tl.constexpr, PIXELS: tl.constexpr
+    v, delta, x, mean, scale, about, sums, rows, channels, pixels, ROWS: tl.constexpr, PIXELS: tl.constexpr
 ) -> None:
     row, there, channel, begin = _place(rows, channels, pixels, ROWS)
     centre = tl.load(mean + channel, mask=there, other=0.0).to(tl.float32)[:, None]
     factor = tl.load(scale + channel, mask=there, other=0.0).to(tl.float32)[:, None]
+    about_v = tl.load(about + channel, mask=there, other=0.0)[:, None]
+    about_d = tl.load(about + channels + channel, mask=there, other=0.0)[:, None]
     of_v = tl.zeros([ROWS, PIXELS], tl.float32)
     of_d = tl.zeros([ROWS, PIXELS], tl.float32)
     of_vz = tl.zeros([ROWS, PIXELS], tl.float32)
@@ -46,6 +49,7 @@ def _sums(
         place = begin + start + lane[None, :]
         u = tl.load(v + place, mask=inside, other=0.0).to(tl.float32)
         d = tl.load(delta + place, mask=inside, other=0.0).to(tl.float32)
+        u, d = tl.where(inside, u - about_v, 0.0), tl.where(inside, d - about_d, 0.0)
         z = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - centre) * factor
         of_v += u
         of_d += d
@@ -61,6 +65,7 @@ def _sums(
 
 @jit("examples", "channels", "count")
 def _factors(
+    about,
     sums,
     scale,
     w,
@@ -96,6 +101,8 @@ def _factors(
     mean_vz, mean_dz = tl.sum(of_vz, axis=0) / n, tl.sum(of_dz, axis=0) / n
     rest = tl.sum(of_vd, axis=0) / n - mean_v * mean_d - mean_vz * mean_dz
     known = c < channels
+    mean_v += tl.load(about + c, mask=known, other=0.0)
+    mean_d += tl.load(about + channels + c, mask=known, other=0.0)
     s = tl.load(scale + c, mask=known, other=0.0).to(tl.float64)
     g = s
     if WEIGHTED:
@@ -173,6 +180,7 @@ def batch_norm_twice(
     pixels, rows = x.numel() // (n * channels), n * channels
     wide = min(LONGEST, 1 << (pixels - 1).bit_length())
     tall = TILE // wide
+    about = torch.stack([v[0], delta[0]]).view(2, channels, pixels).mean(2, dtype=torch.float32)
     sums = torch.empty(5, rows, dtype=torch.float32, device=x.device)
     factors = torch.empty(7, channels, dtype=torch.float32, device=x.device)
     by_w = torch.empty(channels, dtype=torch.float32, device=x.device)
@@ -182,9 +190,9 @@ def batch_norm_twice(
     summed = {"EXAMPLES": EXAMPLES, "CHANNELS": CHANNELS, "num_warps": 4, "enable_fp_fusion": True}
     known = scale if w is None else w.detach()
     with on_device(x):
-        _sums[grid](v, delta, x, mean, scale, sums, *sizes, **tile)
+        _sums[grid](v, delta, x, mean, scale, about, sums, *sizes, **tile)
         _factors[(-(-channels // CHANNELS),)](
-            *(sums, scale, known, a, b, factors, by_w),
+            *(about, sums, scale, known, a, b, factors, by_w),
             *(n, channels, n * pixels),
             WEIGHTED=w is not None,
             **summed,
