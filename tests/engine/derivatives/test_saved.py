@@ -233,3 +233,25 @@ def test_nothing_keeps_what_was_saved() -> None:
     del losses
     assert all(ref.expired() for ref in refs)
     assert gradient[0] is not None  # whoever records keeps its graph
+
+
+def test_places_that_nobody_reads_are_not_filled() -> None:
+    w = normal(3).requires_grad_()
+
+    def graph() -> Tensor:
+        hidden = w.exp()
+        return (hidden.sin() * hidden.cos()).sum()
+
+    first = saved(graph())
+    places = Places(first)
+    places.fill(first)
+    kept = [core.clone() for core in places._cores.values()]
+    places.narrow(lambda place: place is places._cores[0])
+    with torch.no_grad():
+        w.add_(1)
+    second = saved(graph())
+    assert places.fits(second)
+    places.fill(second)
+    changed = [not torch.equal(core, k) for core, k in zip(places._cores.values(), kept, strict=True)]
+    assert changed == [True] + [False] * (len(kept) - 1)
+    assert len(kept) > 1

@@ -315,3 +315,14 @@ def test_kernels_read_what_calls_make_and_write_what_is_empty() -> None:
     place.fill_(3)
     script.repeat()
     assert found.tolist() == [19] * 4
+
+
+def test_what_makes_a_difference() -> None:
+    place, other, nobody = torch.ones(2), torch.ones(3), torch.ones(4)
+
+    def work() -> Tensor:
+        (nobody * 2).exp()
+        return (place + other.pow(0)[:2]) * 3
+
+    script, _ = settled(work)
+    assert [script.reads(t) for t in (place, place[1:], other, nobody)] == [True, True, False, False]

@@ -24,7 +24,8 @@ from cockpit.engine.curvature.subject import Subject
 from cockpit.engine.derivatives.derive import by_hand
 from cockpit.engine.derivatives.saved import Places, Saved
 from cockpit.engine.needs import Diagonal
-from cockpit.engine.scripts.recorder import Recorder
+from cockpit.engine.scripts.notes import memory_of
+from cockpit.engine.scripts.recorder import Recorder, reads
 
 TOLERANCE = 1e-2
 """How far a replay may be from what it repeats, relative to its length: products of GPUs are rounded to 11 bits."""
@@ -66,6 +67,9 @@ class CurvatureTape:
                 flat, hessian = self.hessian.flat, self.hessian
                 self._vector = torch.zeros(flat.size, dtype=flat.dtype, device=flat.device)
                 self._multiply, self._product = recorder.record(partial(hessian, self._vector))
+        recorded = [self._replay] if self.hessian is None else [self._replay, self._multiply]
+        handed_out = {memory_of(t) for entry in self.entries.values() for t in entry.tensors}
+        self.places.narrow(lambda p: memory_of(p) in handed_out or any(reads(r, p) for r in recorded))
 
     def release(self) -> None:
         """Let go of what was kept for the backward pass of the recorded micro-batch, which is over.

@@ -66,6 +66,12 @@ class Entry:
         for name, value in self.variances.items():
             table.add(DiagonalVariance(need), name, value)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors in it."""
+        error = [] if self.error is None else [self.error[0]]
+        return [*self.by_parameter.values(), *self.variances.values(), *error]
+
     def copied(self) -> Entry:
         """Return a copy, which no replay overwrites."""
         return replace(self, by_parameter={name: x.clone() for name, x in self.by_parameter.items()})

@@ -8,7 +8,7 @@ lie, and what was saved of them is not copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -174,6 +174,7 @@ class Places:
         self.form = found.form
         cores = {k: _core(found.tensors[k]) for k in self._own}
         self._cores = {k: torch.empty_like(core) for k, core in cores.items()}
+        self._filled = self._own
         self._copier = Copier(list(self._cores.values()))
         tensors = [
             self._cores[same].expand(t.shape) for same, t in zip(self._same, found.tensors, strict=True)
@@ -217,10 +218,15 @@ class Places:
         there = [t.data_ptr() for t in found.tensors]
         return all(there[k] == there[same] for k, same in enumerate(self._same))
 
+    def narrow(self, read: Callable[[Tensor], bool]) -> None:
+        """Fill no places from now on but those that are read."""
+        self._filled = [k for k in self._own if read(self._cores[k])]
+        self._copier = Copier([self._cores[k] for k in self._filled])
+
     @torch.no_grad()
     def fill(self, found: Saved) -> None:
         """Copy what another graph saved."""
-        self._copier.copy([_core(found.tensors[k]) for k in self._own])
+        self._copier.copy([_core(found.tensors[k]) for k in self._filled])
 
 
 def _core(t: Tensor) -> Tensor:

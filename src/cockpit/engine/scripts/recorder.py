@@ -61,6 +61,12 @@ def feed_of(repeat: Callable[[], None], place: Tensor) -> Feed | None:
     return script.feed(place) if isinstance(script, Script) else None
 
 
+def reads(repeat: Callable[[], None], place: Tensor) -> bool:
+    """Say whether a recording may read a tensor."""
+    script = getattr(repeat, "__self__", None)
+    return not isinstance(script, Script) or script.reads(place)
+
+
 class ScriptRecorder(Recorder):
     """Records on a CPU; whoever asks a tensor for its value meanwhile fails."""
 

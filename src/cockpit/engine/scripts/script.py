@@ -98,6 +98,10 @@ class Script(TorchDispatchMode):
             for call in self._calls:
                 call()
 
+    def reads(self, place: Tensor) -> bool:
+        """Say whether a tensor's numbers make a difference."""
+        return any(memory_of(place) in note.reads for note in self._notes)
+
     def feed(self, place: Tensor) -> Feed | None:
         """Return what lets repetitions read a tensor elsewhere, laid out like this one; None: not only kernels do."""
         memory = memory_of(place)
