@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from cockpit.engine.coverage.coverage import Plan, Way
 from cockpit.engine.coverage.examination import Examination
+from cockpit.engine.curvature import column_sums
 from cockpit.engine.curvature import square_sums as module
 from cockpit.engine.curvature.loss_graph import LossGraph
 from cockpit.engine.curvature.square_sums import LayerSums, Passes
@@ -127,7 +128,11 @@ def compare(
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("batched", [True, False])
-def test_all_columns_at_once_equal_one_example_and_column_at_a_time(case: str, batched: bool) -> None:
+@pytest.mark.parametrize("few", [2**15, 0])
+def test_all_columns_at_once_equal_one_example_and_column_at_a_time(
+    case: str, batched: bool, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column_sums, "FEW", few)
     torch.manual_seed(0)
     build, shape = CASES[case]
     passes = Passes(batched)

@@ -28,6 +28,8 @@ from cockpit.engine.numbers.sums import square_sum
 from cockpit.engine.seeing.use import Use
 from cockpit.engine.statistics import SquareSum
 
+FEW = 2**15
+"""So many squares of a bias are summed at once on a CPU, whether or not its weight needs them by themselves."""
 CACHED = 2**20
 """How many gradient elements a CPU forms at once (4 MiB in float32): what stays in its cache is squared there."""
 
@@ -156,6 +158,12 @@ def column_sum(name: str, p: Tensor, calls: list[Columns], names: Mapping[int, s
     """Return the sum over columns and examples of the squared gradients of a parameter, summed over its calls."""
     first = calls[0]
     if len(calls) == 1 and first.once:
+        if (
+            p.ndim == 1
+            and p.device.type == "cpu"
+            and len(grad := first.factors()[0].flatten(0, 1)) * len(p) <= FEW
+        ):
+            return square_sum(grad)
         b, a = first.squares()
         if p.ndim > 1:
             return product(b.T, a)
