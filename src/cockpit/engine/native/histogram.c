@@ -39,8 +39,6 @@ typedef struct {
     uint32_t *copy;
     int64_t size, stride, copies; /* of copies: COPIES, or fewer where a table is large; a power of two */
     int64_t pending;              /* counted since they were last emptied: 32 bits are enough for that */
-    uint32_t *above;              /* PADDING sums for each threshold of values at or above it, once they are asked for */
-    int64_t thresholds, compared; /* and what such a sum may have come to */
     int64_t *out;
 } Table;
 
@@ -49,7 +47,6 @@ static int table_open(Table *t, const Grid *g, int64_t *out) {
     t->stride = (t->size + 15) / 16 * 16 + 16; /* the same row of two copies is in different sets of the cache */
     t->copies = t->size <= 512 ? COPIES : t->size <= 2048 ? 4 : 2;
     t->pending = 0;
-    t->above = NULL, t->thresholds = g->bins + 1, t->compared = 0;
     t->out = out;
     t->copy = calloc((size_t)(t->stride * t->copies), sizeof(uint32_t));
     return t->copy == NULL;
@@ -62,21 +59,9 @@ static void table_empty(Table *t) {
     t->pending = 0;
 }
 
-/* Enter what was found at or above each threshold: it is in the row over it, and not in that under it. */
-static void table_shift(Table *t) {
-    for (int64_t r = 0; r < t->thresholds; r++) {
-        int64_t above = 0;
-        for (int l = 0; l < PADDING; l++) above += t->above[r * PADDING + l];
-        t->out[r] -= above, t->out[r + 1] += above;
-    }
-    memset(t->above, 0, (size_t)(t->thresholds * PADDING) * sizeof *t->above);
-    t->compared = 0;
-}
-
 static void table_close(Table *t) {
     table_empty(t);
-    if (t->above) table_shift(t);
-    free(t->copy), free(t->above);
+    free(t->copy);
 }
 
 /* Enter the indices of one block. */

@@ -126,13 +126,9 @@ static void NAME(crossings)(const Grid *g, Table *h, const NAME(Sorted) *s, real
 
 /* Count the products of those b with all of a, which are few, that cross few thresholds, by comparing all of them with
  * each; returns how many b are left, moved to the front. What is behind a, up to a multiple of PADDING, becomes NaN,
- * which is above nothing. All products are entered in their lowest row, and those above a threshold are shifted when the
- * table is closed: to add them up for each b would take as long as to compare them. */
+ * which is above nothing. */
 static int64_t NAME(compared)(const Grid *g, Table *h, real *a, int64_t na, real *b, int64_t nb) {
-    enum { MOST = 12, TABLE = 1 << 12 };
-    if (h->above == NULL && h->thresholds <= TABLE) h->above = calloc((size_t)(h->thresholds * PADDING), sizeof *h->above);
-    if (h->above == NULL) return nb;
-    if ((h->compared += nb * BLOCK) > INT32_MAX) table_shift(h), h->compared = nb * BLOCK;
+    enum { MOST = 12 };
     const int padded = (int)((na + PADDING - 1) / PADDING * PADDING);
     const real *t = g->threshold;
     real low, high, ends[BLOCK], product[BLOCK];
@@ -146,19 +142,21 @@ static int64_t NAME(compared)(const Grid *g, Table *h, real *a, int64_t na, real
         NAME(rows)(g, ends, 2 * size, row);
         for (int j = 0; j < size; j++) {
             const real v = b[k + j];
-            const int32_t from = row[2 * j + (v < 0)], to = row[2 * j + (v > 0)];
+            int32_t from = row[2 * j + (v < 0)], to = row[2 * j + (v > 0)], above = (int32_t)na;
             if (to - from > MOST) {
                 b[kept++] = v;
                 continue;
             }
             for (int i = 0; i < padded; i++) product[i] = v * a[i];
-            h->out[from] += na;
             for (int32_t r = from; r < to; r++) {
                 const real edge = t[r + 1];
-                uint32_t *restrict above = h->above + (int64_t)r * PADDING;
+                int32_t next = 0;
                 for (int i = 0; i < padded; i += PADDING)
-                    for (int l = 0; l < PADDING; l++) above[l] += product[i + l] >= edge;
+                    for (int l = 0; l < PADDING; l++) next += product[i + l] >= edge;
+                h->out[r] += above - next;
+                above = next;
             }
+            h->out[to] += above;
         }
     }
     return kept;
