@@ -12,7 +12,7 @@ vi.mock("../../src/marks/ChartView.svelte", async () => await import("./ChartStu
 
 /** Every panel is in view at once. */
 class Seen {
-  constructor(private readonly tell: (entries: { isIntersecting: boolean }[]) => void) {}
+  constructor(protected readonly tell: (entries: { isIntersecting: boolean }[]) => void) {}
   observe() {
     this.tell([{ isIntersecting: true }]);
   }
@@ -114,6 +114,17 @@ describe("the page", () => {
     } finally {
       vi.useRealTimers();
     }
+  });
+
+  it("draws what came into view while the page was too busy to hear of it", async () => {
+    class Late extends Seen {
+      override observe() {
+        this.tell([{ isIntersecting: false }, { isIntersecting: true }]);
+      }
+    }
+    vi.stubGlobal("IntersectionObserver", Late);
+    await open([run("a")]);
+    await waitFor(() => expect(drawn()).toHaveLength(3));
   });
 
   it("shows what is missing instead of a chart", async () => {
