@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
+from cockpit import Cockpit
 from cockpit.engine.gradients import individual
-from cockpit.engine.layers.formula import Replay, formula_for
+from cockpit.engine.gradients.parts import Part
+from cockpit.engine.layers.formula import FORMULAS, Call, Replay, formula_for
 from cockpit.testing import problems
 from layer_check import by_autograd, check, filled, gradients_of, normal, trace
 from reference.twins import train
@@ -224,3 +227,39 @@ def test_half_precision_is_run_again_in_single(which: str) -> None:
     got = gradients_of([low])["weight_hh_l0"].dense(0, N)
     assert got.dtype == torch.float32
     torch.testing.assert_close(got.double(), wanted, rtol=5e-2, atol=5e-2)
+
+
+class Saved:
+    """A tensor that autograd keeps for a layer, and that tells when it is let go."""
+
+    def __init__(self, tensor: Tensor, told: list[str]) -> None:
+        self.tensor, self._told = tensor, told
+
+    def __del__(self) -> None:
+        self._told.append("let go")
+
+
+def test_it_is_run_again_when_autograd_has_let_go_what_it_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would need room at the same time, each as much as the rest of a step."""
+    told: list[str] = []
+    known = FORMULAS[nn.LSTM]
+
+    def parts(call: Call) -> dict[str, Part]:
+        told.append("run again")
+        return known.parts(call)
+
+    monkeypatch.setitem(FORMULAS, nn.LSTM, replace(known, parts=parts))
+    embedding, lstm = nn.Embedding(7, D), nn.LSTM(D, H, batch_first=True)
+    optimizer = torch.optim.SGD(chain(embedding.parameters(), lstm.parameters()), lr=0.1)
+    model = nn.ModuleList([embedding, lstm])
+    with Cockpit(model, optimizer, quantities=["norm_test"], run=tmp_path) as cockpit:
+        for _ in range(3):
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(t, told), lambda s: s.tensor):
+                y, _ = lstm(embedding(torch.arange(N * T).reshape(N, T) % 7))
+            told.clear()
+            cockpit.backward(y.square().mean((1, 2)))
+            optimizer.step()
+    assert told[0] == "let go"
+    assert told.count("run again") == 1

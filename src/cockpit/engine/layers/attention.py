@@ -51,6 +51,7 @@ def _drops(m: nn.Module) -> bool:
     candidates=_candidates,
     refuses=_refuses,
     replays=_drops,
+    postponed=True,
 )
 def attention(call: Call) -> dict[str, Part]:
     """Differentiate the middle of the layer, then read off four linear layers."""

@@ -181,6 +181,7 @@ class Formula:
     refuses: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], str | None]
     replays: Callable[[nn.Module], bool]
     observer: Observer | None = None
+    postponed: bool = False
 
 
 FORMULAS: dict[type[nn.Module], Formula] = {}
@@ -209,6 +210,7 @@ def formula(
     refuses: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], str | None] = lambda m, a, k: None,
     replays: Callable[[nn.Module], bool] = lambda m: False,
     observer: Observer | None = None,
+    postponed: bool = False,
 ) -> Callable[[Callable[[Call], dict[str, Part]]], Callable[[Call], dict[str, Part]]]:
     """Register a layer formula.
 
@@ -219,11 +221,14 @@ def formula(
         refuses: returns why a particular call is beyond the formula (it then goes to the fallback), or None.
         replays: whether the formula runs the layer again and needs the random state from before the call.
         observer: sees what the formula needs and a call does not give out.
+        postponed: whether it needs as much room as autograd keeps for the layer, and waits until that is let go.
     """
 
     def register(fn: Callable[[Call], dict[str, Part]]) -> Callable[[Call], dict[str, Part]]:
         for cls in types:
-            FORMULAS[cls] = Formula(fn, candidates or leading(features), refuses, replays, observer)
+            FORMULAS[cls] = Formula(
+                fn, candidates or leading(features), refuses, replays, observer, postponed
+            )
         return fn
 
     return register

@@ -65,7 +65,8 @@ class Lstm(Strand):
     def begin(self) -> None:
         """Compute $u + b_{hh}$, where the gates will be."""
         self._w, side = self.w_hh.T, _side(self)
-        self._gates = i, f, g, o = side.chunk(4, -1)
+        self._side, self._gates = side, side.chunk(4, -1)
+        i, f, g, o = self._gates
         self._tanh_c = side.new_empty(g.shape)
         self._h = self.after if self._w_hr is None else torch.empty_like(self._tanh_c)
         two = side[..., : 2 * g.shape[-1]]
@@ -86,22 +87,25 @@ class Lstm(Strand):
             torch.mm(h, self._w_hr.T, out=after)
 
     def begin_back(self, *last: Tensor | None) -> None:
-        r"""Write the slopes of the gates, and of $h'$ by $c'$ in the place of $\tanh(c')$."""
+        r"""Write slopes over the gates, and that of $h'$ by $c'$ over $\tanh(c')$: they are as large as all else."""
         (d_c,) = last
         (i, f, g, o), tanh_c = self._gates, self._tanh_c
         self._d_c = torch.zeros_like(tanh_c[0])
         self._d_c_of_three = self._d_c[:, None]
         if d_c is not None:
             self._d_c += d_c
-        self.d_hidden = i.new_empty(*i.shape[:2], 4 * i.shape[2])
-        d_i, d_f, d_g, d_o = self.d_hidden.chunk(4, -1)
-        _through_sigmoid(g, i, grad_input=d_i)
-        _through_sigmoid(self._c, f, grad_input=d_f)
-        _through_tanh(i, g, grad_input=d_g)
-        _through_sigmoid(tanh_c, o, grad_input=d_o)
+        past, beside = f.clone(), torch.empty_like(tanh_c)
+        _through_sigmoid(self._c, f, grad_input=f)
+        _through_sigmoid(g, i, grad_input=beside)
+        _through_tanh(i, g, grad_input=g)
+        i.copy_(beside)
+        _through_sigmoid(tanh_c, o, grad_input=beside)
         _through_tanh(o, tanh_c, grad_input=tanh_c)
+        o.copy_(beside)
+        self.d_hidden = self._side
         three = self.d_hidden.unflatten(-1, (4, -1))[..., :3, :]
-        self._slopes = _by_step(tanh_c, three, d_o, f)
+        self._slopes = _by_step(tanh_c, three, o, past)
+        del self._gates, self._sides, self._states, self._c, self._c_after, self._tanh_c
 
     def step_back(self, t: int, arrived: Tensor, earlier: Tensor | None) -> None:
         """Add to the gradient of $c'$, multiply, and take it to $c$."""
@@ -117,6 +121,7 @@ class Lstm(Strand):
         """Keep what arrived behind the projection."""
         super().end_back(arrived)
         self._d_projected = arrived
+        del self._slopes
 
     def parts(self, call: Call, layout: Layout = TIME_FIRST) -> dict[str, Part]:
         """Add the projection."""

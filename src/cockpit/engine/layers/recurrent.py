@@ -61,6 +61,7 @@ def _replays(m: nn.Module) -> bool:
     refuses=_refuses,
     replays=_replays,
     observer=MASK,
+    postponed=True,
 )
 @torch.no_grad()
 def recurrent(call: Call) -> dict[str, Part]:

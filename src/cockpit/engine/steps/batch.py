@@ -72,6 +72,7 @@ class Batch:
         self._sources: dict[str, list[Use]] = {}
         self._served: dict[int, int] = {}
         """How many parameters of a call are still to be reduced."""
+        self._postponed: tuple[Use, tuple[Tensor | None, ...]] | None = None
         self._lets_go = not (
             capture.keep_outputs or plan.names(Way.SPREAD) or any(s.keeps for s in self.statistics)
         )
@@ -134,11 +135,20 @@ class Batch:
     def receive(self, use: Use, grads: tuple[Tensor | None, ...]) -> None:
         """Turn a layer's output gradients into parts; reduce a parameter after its last use.
 
-        That is when the next layer comes: by then autograd has summed the parameter's own gradient, too.
+        That is when the next layer comes: by then autograd has summed the parameter's own gradient, too, and let go
+        what it had saved for the layer.
         """
         self.reduce()
+        if use.refused is not None or all(g is None for g in grads):
+            return
+        if use.formula.postponed:
+            self._postponed = (use, grads)
+        else:
+            self._take_apart(use, grads)
+
+    def _take_apart(self, use: Use, grads: tuple[Tensor | None, ...]) -> None:
         names = self.plan.served_by(use.module, self._names)
-        if use.refused is not None or not names or all(g is None for g in grads):
+        if not names:
             return
         try:
             if names & self._done:
@@ -212,6 +222,9 @@ class Batch:
 
     def reduce(self) -> None:
         """Reduce the parameters that are complete; small ones may wait for the end."""
+        postponed, self._postponed = self._postponed, None
+        if postponed is not None:
+            self._take_apart(*postponed)
         complete, self._complete = self._complete, []
         for g, sources in complete:
             try:
