@@ -18,11 +18,11 @@ class Extended(Step):
         super().__init__(training)
         self._extension: Any = getattr(extensions, name)
         self._model: nn.Module = extend(training.model)
-        self._criterion: nn.Module = extend(training.criterion())
+        self._criterion: nn.Module = extend(training.criterion_of_scores())
 
     def backward(self) -> None:
         """Run the backward pass with the extension."""
-        loss = self._criterion(self.training.outputs(self._model), self.training.targets)
+        loss = self._criterion(self.training.scores(self._model), self.training.targets)
         with backpack(self._extension()):
             loss.backward()
 

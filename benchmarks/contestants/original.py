@@ -32,7 +32,7 @@ class Original(Step):
         else:
             watching = [getattr(quantities, label)(track_schedule=schedule)]
         self._model: nn.Module = extend(training.model)
-        self._criterion: nn.Module = extend(training.criterion())
+        self._criterion: nn.Module = extend(training.criterion_of_scores())
         parameters = [p for p in training.model.parameters() if p.requires_grad]
         watcher: Any = original.Cockpit  # not ours, which mypy sees under this name
         self._cockpit = watcher(parameters, watching)
@@ -41,12 +41,14 @@ class Original(Step):
     def backward(self) -> None:
         """Run the backward pass inside the original's context."""
         training = self.training
-        outputs = training.outputs(self._model)
+        outputs = training.scores(self._model)
         loss = self._criterion(outputs, training.targets)
         if training.problem.loss == "mse":
             individual = (outputs - training.targets).square().flatten(1).mean(1)
         else:
-            individual = F.cross_entropy(outputs, training.targets, reduction="none")
+            individual = (
+                F.cross_entropy(outputs, training.targets, reduction="none").view(len(outputs), -1).mean(1)
+            )
         info = {
             "loss": loss,
             "individual_losses": individual.detach(),

@@ -74,10 +74,25 @@ class Training:
         return losses(self.problem.loss, self.outputs(model), self.targets)
 
     def criterion(self) -> nn.Module:
-        """Return the mean loss as a module, as BackPACK and its kin want it."""
-        if self.problem.loss == "token_cross_entropy":
-            raise NotImplementedError("losses of tokens: the peer's loss is one of outputs [N, C]")
+        """Return the mean loss of `outputs` as a module, as curvlinops and PyHessian want it."""
+        return TokenLoss() if self.problem.loss == "token_cross_entropy" else self.criterion_of_scores()
+
+    def criterion_of_scores(self) -> nn.Module:
+        """Return the mean loss of `scores` as one of torch's own modules, the only ones BackPACK knows."""
         return nn.MSELoss() if self.problem.loss == "mse" else nn.CrossEntropyLoss()
+
+    def scores(self, model: nn.Module) -> Tensor:
+        """Run the forward pass; classes are in the middle axis, if there are tokens."""
+        found = self.outputs(model)
+        return found.movedim(-1, 1) if self.problem.loss == "token_cross_entropy" else found
+
+
+class TokenLoss(nn.CrossEntropyLoss):
+    """The mean over all tokens: outputs [N, T, C] and targets [N, T]."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Put tokens in a row: classes in the middle axis are several times slower."""
+        return super().forward(outputs.flatten(0, 1), targets.flatten())
 
 
 def losses(loss: LossName, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -37,6 +37,16 @@ def test_weights_and_one_loss_per_example(name: str) -> None:
     assert losses.isfinite().all()
 
 
+@pytest.mark.parametrize("name", DEFINED)
+def test_peers_get_the_same_loss(name: str) -> None:
+    made = training(PROBLEMS[name], "cpu", Scale(batch=2), Data())
+    made.model.eval()  # no dropout
+    expected = made.losses(made.model).mean()
+    outputs, scores = made.outputs(made.model), made.scores(made.model)
+    torch.testing.assert_close(made.criterion()(outputs, made.targets), expected)
+    torch.testing.assert_close(made.criterion_of_scores()(scores, made.targets), expected)
+
+
 def test_sizes_of_the_definitions() -> None:
     sizes = {name: problem.size for name, problem in PROBLEMS.items()}
     others = {"cifar100_allcnnc": 256, "char_lstm": 50, "gpt_char": 32}
