@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from cockpit import Cockpit
-from cockpit.session.moves import readable, taken
+from cockpit.session.moves import coming, foreseeable, readable, settings, taken
 from session.loops import FIRST_ORDER, batch, differences, losses_of, net, records
 
 Make = Callable[[Any], Optimizer]
@@ -104,6 +106,95 @@ def test_the_state_does_not_tell(why: str) -> None:
     elif why == "a scaler":
         opt.found_inf = torch.zeros(())  # type: ignore[attr-defined]
     assert taken(opt, names, [0.01]) is None
+
+
+FORESEEN = READ | {name: COMPARED[name] for name in ("Nesterov", "plain", "some groups")}
+
+
+@pytest.mark.parametrize("make", FORESEEN.values(), ids=FORESEEN)
+def test_the_state_tells_the_coming_step(make: Make) -> None:
+    model = net()
+    opt = make(list(model.parameters()))
+    groups = {id(p): group for group in opt.param_groups for p in group["params"]}
+    assert foreseeable(opt)
+    for t in range(4):
+        before = {n: p.detach().clone() for n, p in model.named_parameters()}
+        opt.zero_grad()
+        losses_of(model, *batch(t)).mean().backward()
+        if t == 2:
+            next(model.parameters()).grad = None
+        found = {n: coming(opt, groups, p) for n, p in model.named_parameters()}
+        opt.step()
+        for name, p in model.named_parameters():
+            step = found[name]
+            assert step is not None
+            torch.testing.assert_close(step, p.detach() - before[name], rtol=1e-9, atol=1e-14)
+
+
+unit = st.floats(0, 0.99)
+
+
+@given(
+    adam=st.booleans(),
+    lr=st.floats(1e-4, 1),
+    decay=st.floats(0, 0.5),
+    one=unit,
+    other=unit,
+    flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    seed=st.integers(0, 1000),
+)
+def test_the_coming_step_at_any_settings(
+    adam: bool, lr: float, decay: float, one: float, other: float, flags: tuple[bool, ...], seed: int
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    p = torch.randn(7, generator=draw, dtype=torch.float64).requires_grad_()
+    first, second, third = flags
+    opt: Optimizer
+    if adam:
+        opt = Adam([p], lr, (one, other), 1e-6, decay, first, maximize=second, decoupled_weight_decay=third)
+    else:
+        nesterov = first and one > 0
+        opt = SGD([p], lr, one, 0.0 if nesterov else other, decay, nesterov, maximize=second)
+    for _ in range(3):
+        before = p.detach().clone()
+        p.grad = torch.randn(7, generator=draw, dtype=torch.float64)
+        found = coming(opt, {id(p): opt.param_groups[0]}, p)
+        opt.step()
+        assert found is not None
+        torch.testing.assert_close(found, p.detach() - before, rtol=1e-8, atol=1e-12)
+
+
+def test_steps_that_nobody_tells_before() -> None:
+    class Own(Adam):
+        """May do anything."""
+
+    model = net()
+    p = list(model.parameters())
+    assert foreseeable(Adam(p, lr=0.1))
+    assert not foreseeable(Own(p, lr=0.1))
+    assert not foreseeable(COMPARED["RMSprop"](p))
+    assert not foreseeable(Adam(p, lr=0.1, differentiable=True))
+    assert not foreseeable(Adam([q.detach().half().requires_grad_() for q in p], lr=0.1))
+    opt = Adam(p, lr=0.1)
+    for _ in range(2):
+        assert foreseeable(opt)
+        opt.register_step_post_hook(lambda *_: None)
+    assert not foreseeable(opt)
+    table = nn.Embedding(3, 2, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    sparse = SGD(table.parameters(), lr=0.1)
+    assert coming(sparse, {id(table.weight): sparse.param_groups[0]}, table.weight) is None
+
+
+def test_settings_are_compared_by_value() -> None:
+    opt = READ["a rate as a tensor"](list(net().parameters()))
+    assert settings(opt) == settings(opt)
+    before = settings(opt)
+    opt.param_groups[0]["betas"] = (0.5, 0.9)
+    assert settings(opt) != before
+    before = settings(opt)
+    opt.grad_scale = torch.ones(())  # type: ignore[attr-defined]
+    assert settings(opt) != before
 
 
 @pytest.mark.parametrize("make", READ.values(), ids=READ)

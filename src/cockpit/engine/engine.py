@@ -28,11 +28,12 @@ from cockpit.engine.numbers.lengths import squared_lengths
 from cockpit.engine.scripts.recorder import Recorder
 from cockpit.engine.seeing.capture import Capture
 from cockpit.engine.seeing.proxy import Proxy
-from cockpit.engine.steps.ending import Ending, Reader, give_up_update
+from cockpit.engine.steps.ending import CLIPPED, Ending, Reader, give_up_update
 from cockpit.engine.steps.factored import Vectors
 from cockpit.engine.steps.motion import Motion
 from cockpit.engine.steps.passes import Passes
-from cockpit.engine.steps.step import Step, gradient_versions
+from cockpit.engine.steps.step import Step
+from cockpit.engine.steps.versions import gradient_versions
 
 LATELY = 8
 """How many kinds of requests are remembered."""
@@ -178,7 +179,11 @@ class Engine:
             return None  # what one rank has not seen, the others must not wait for
         if step is None or not seen:
             return None
-        rates = None if step.touched or gradient_versions(step.parameters) != step.left[0] else rates
+        touched = step.touched or gradient_versions(step.parameters) != step.left[0]
+        rates = None if touched else rates
+        if step.foresight is not None and (touched or not step.foresight.holds()):
+            self.motion.untouched = False
+            step.table.void(UPDATE, CLIPPED)
         with self.passes.full_precision(), torch.set_grad_enabled(False):
             if step.replay is not None:
                 observed = self.passes.watch.tapes.observed(step, rates, self.curvatures.replayed)
@@ -225,6 +230,7 @@ class Engine:
         """Return what the next step needs of the ones before."""
         return {
             "last_update": self.motion.state(),
+            "untouched": self.motion.untouched,
             "usual_batches": self.passes.usual_batches,
             "curvatures": self.curvatures.state(),
         }
@@ -232,6 +238,7 @@ class Engine:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore `state`."""
         self.motion.load(state["last_update"])
+        self.motion.untouched = state.get("untouched")
         self.passes.usual_batches = state["usual_batches"]
         self.curvatures.load_state(state["curvatures"])
 

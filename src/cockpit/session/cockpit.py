@@ -104,6 +104,7 @@ class Cockpit:
         if ranks is not None:  # only the first rank knows the run
             self.step = int(ranks.sum(torch.tensor(float(self.step if ranks.rank == 0 else 0))))
         self._optimizers = Optimizers(self.model, optimizers, self._before_update, self._after_update)
+        self._engine.motion.foresee = self._optimizers.foresee
         self._agenda = Agenda(self.quantities, self._memory, self.budget, self._recorder)
         self._evaluation = Evaluation(self._recorder, self._memory, budget is None, self._lost)
         self._plan()
@@ -218,7 +219,7 @@ class Cockpit:
         with self._guarded("preparing the step"):
             needs = self._agenda.needs(self.step)
             if needs or self._engine.busy:
-                self._engine.motion.plain = self._optimizers.foreseeable
+                self._engine.motion.plain = self._optimizers.alone and self._optimizers.plain
                 self._engine.motion.readable = self._optimizers.readable
                 self._engine.begin(needs)
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from cockpit.engine.steps.foresight import Foresight
 from cockpit.quantities.quantity import OptimizerView
-from cockpit.session.moves import Taken, readable, taken
+from cockpit.session.moves import Taken, coming, foreseeable, readable, settings, taken
 
 
 class Optimizers:
@@ -127,11 +128,6 @@ class Optimizers:
         return self._groups
 
     @property
-    def foreseeable(self) -> bool:
-        """Whether the step is known from gradients and rates: one optimiser (several may step in turns), and plain."""
-        return self.alone and self.plain
-
-    @property
     def readable(self) -> bool:
         """Whether the state will tell the step when it is taken: of one optimiser, as long as it has always done so."""
         return self.alone and self._told and readable(self._optimizers[0])
@@ -143,6 +139,14 @@ class Optimizers:
             found = taken(self._optimizers[0], names, [rate for _, rate in self._rates])
         self._told = found is not None
         return found
+
+    def foresee(self, parameters: Mapping[str, Tensor]) -> Foresight | None:
+        """Return what tells the coming step of parameters; None: optimiser and gradients do not."""
+        if not self.alone or not foreseeable(self._optimizers[0]):
+            return None
+        optimizer = self._optimizers[0]
+        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        return Foresight(parameters, partial(coming, optimizer, groups), partial(settings, optimizer))
 
     @property
     def plain(self) -> bool:

@@ -78,12 +78,21 @@ class Batch:
         )
         """Whether nobody else asks a call for what it saw."""
         self._complete: list[tuple[ExampleGradients, list[Use]]] = []
+        self._met: list[tuple[ExampleGradients, list[Use]]] = []
+        """What is complete, but waits for the end."""
+        self._coming: Callable[[str], tuple[Tensor, float] | None] | None = None
         self._done: set[str] = set()
         self._totals: dict[str, Tensor] = {}
         self._bunch = Bunch()
         if not begun:
             gaps = {name: plan.ways[name].reason for name in plan.names(Way.NONE)}
             table.begin(examples, plan.used(parameters), gaps)
+
+    def foresee(self, coming: Callable[[str], tuple[Tensor, float] | None]) -> None:
+        """Project on the coming step as soon as a gradient is summed; ``coming`` tells a parameter's from then on."""
+        self._coming = coming
+        self.statistics += self.late
+        self.late = []
 
     @property
     def examples_counted(self) -> int:
@@ -183,6 +192,10 @@ class Batch:
             self._parts[name] = [part if self.weights is not None else part.scaled(self.factor)]
             self._sources[name] = [] if spread.use is None else [spread.use]
             self._completed(name)
+            if (
+                self._coming is not None
+            ):  # a hook before they are summed: ``.grad`` may come after the next layer's rows
+                self._met.append(self._complete.pop())
         except Exception as failure:
             self.table.gap(name, f"{type(failure).__name__}: {failure}")
 
@@ -289,15 +302,20 @@ class Batch:
                 else:
                     total = g.total() if total is None else total
                     directions[statistic] = (total, 1 / max(1, g.examples))
+            elif isinstance(statistic, Projection) and statistic.direction is Direction.UPDATE:
+                if self._coming is None or (step := self._coming(g.name)) is None:
+                    self.table.void(statistic, f"unforeseen: the optimiser did not tell the step of {g.name}")
+                    continue
+                directions[statistic] = step
             elif isinstance(statistic, Projection):
                 if recalled is not None:
                     known.append((statistic, recalled))
                     continue
-                if (last := self.recall.direction(g.name)) is None:
+                if (step := self.recall.direction(g.name)) is None:
                     unknown = f"no_last_update: the step before is not known of {g.name}"
                     self.table.void(statistic, SEVERAL if self.index else unknown)
                     continue
-                directions[statistic] = last
+                directions[statistic] = step
             left.append(statistic)
         return left, directions, known
 
@@ -309,6 +327,7 @@ class Batch:
                 self._completed(name)
             except Exception as failure:
                 self.table.gap(name, f"{type(failure).__name__}: {failure}")
+        self._complete += self._met
         self.reduce()
         self._reduce_bunch()
 

@@ -63,7 +63,7 @@ class Ending:
         elif MEAN in late and len(step.batches) > 1:
             table.void(MEAN, SEVERAL)
         updates = self._moved() if moved else {}
-        if UPDATE in late and not step.plain:
+        if UPDATE in late and not step.plain and step.foresight is None:
             self._project(UPDATE, updates)
         follows = UPDATE in late and step.plain and bool(updates)
         table.close([s for s in (MEAN, UPDATE) if s in late and not (s == UPDATE and follows)], self.ranks)

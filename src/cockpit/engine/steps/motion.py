@@ -7,11 +7,12 @@ none), the step is known without a copy of the parameters, and slopes along it f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
 from cockpit.engine.steps.factored import Factored, Vectors
+from cockpit.engine.steps.foresight import Foresight
 from cockpit.engine.steps.step import Step
 
 
@@ -23,6 +24,8 @@ class Motion:
         """Whether the optimiser moves against ``.grad``, times a rate, and in no other way."""
         self.readable = False
         """Whether the optimiser's state will tell its step, so that parameters need not be copied before."""
+        self.foresee: Callable[[Mapping[str, Tensor]], Foresight | None] = lambda parameters: None
+        """Foresees the step from gradients and the optimiser's state, where they tell it."""
         self.untouched: bool | None = None
         """Whether gradients and parameters reach it as the backward pass left them; None: not seen yet."""
         self.last: Vectors = {}
@@ -33,6 +36,10 @@ class Motion:
     def known(self) -> bool:
         """Whether a step of one micro-batch is known from the gradient."""
         return bool(self.untouched) and self.plain
+
+    def foresight(self, parameters: Mapping[str, Tensor]) -> Foresight | None:
+        """Return what tells the coming step of these parameters, if gradients reach the optimiser as they are."""
+        return self.foresee(parameters) if self.untouched else None
 
     def look(self, step: Step) -> None:
         """Look at gradients and parameters, just before the optimiser moves."""

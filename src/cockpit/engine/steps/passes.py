@@ -25,7 +25,8 @@ from cockpit.engine.statistics import Total
 from cockpit.engine.steps.accumulated import Accumulated, altered
 from cockpit.engine.steps.batch import Batch
 from cockpit.engine.steps.motion import Motion
-from cockpit.engine.steps.step import Step, Versions, gradient_versions
+from cockpit.engine.steps.step import Step
+from cockpit.engine.steps.versions import Versions, gradient_versions
 from cockpit.engine.steps.watch import Watch
 from cockpit.engine.tapes.replay import Replay
 
@@ -160,6 +161,9 @@ class Passes:
         if step.plain:
             step.plain = False
             step.before = _copied(step.parameters)
+            step.table.void(UPDATE, SEVERAL)
+        if step.foresight is not None:
+            step.foresight = None
             step.table.void(UPDATE, SEVERAL)
         if step.own and not own:  # what ``.grad`` holds from now on is not the examples' alone
             step.own = False

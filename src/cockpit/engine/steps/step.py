@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,16 +16,10 @@ from cockpit.engine.numbers.precision import wide_dtype
 from cockpit.engine.statistics import Statistic, Total
 from cockpit.engine.steps.accumulated import Accumulated
 from cockpit.engine.steps.batch import Batch
+from cockpit.engine.steps.foresight import Foresight
+from cockpit.engine.steps.versions import Versions, gradient_versions
 from cockpit.engine.tapes.recording import Recording
 from cockpit.engine.tapes.replay import Replay
-
-Versions = Sequence[tuple[int, int] | None]
-"""Tensors' identities and how often each has been written into; None where there is none."""
-
-
-def gradient_versions(parameters: Mapping[str, Tensor]) -> Versions:
-    """Return what identifies the present content of every ``.grad``, in the order of the parameters."""
-    return [None if (grad := p.grad) is None else (id(grad), grad._version) for p in parameters.values()]
 
 
 @dataclass(eq=False)
@@ -53,6 +47,8 @@ class Step:
     separations: dict[Statistic, dict[str, Tensor]] = field(default_factory=dict)
     plain: bool = False
     """Whether the update is expected to be a multiple of ``.grad``."""
+    foresight: Foresight | None = None
+    """What tells the update, where it is none, but follows from ``.grad`` and the optimiser's state."""
     fresh: bool = True
     """Whether nothing stood in ``.grad`` when its first pass began."""
     left: tuple[Versions, Sequence[int]] = ((), ())

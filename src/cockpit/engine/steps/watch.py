@@ -155,6 +155,8 @@ class Watch:
             only_slopes and step.plain and self._device.type == "cpu",
         )
         step.batches.append(self.batch)
+        if step.own:
+            self._foresee(step)
         if losses is not None:
             self.batch.serve(losses)
 
@@ -225,6 +227,19 @@ class Watch:
                 self._reduce(step, asked, plan, losses, examples, alone=True, begun=True)
         if self.batch is not None:
             self.batch.weigh(weights, losses)
+            # A loss scaler divides gradients later, where no version tells of it.
+            if self._share == 1:
+                self._foresee(step)
+
+    def _foresee(self, step: Step) -> None:
+        """Have the coming step told from gradients as they come, where it would be waited for, holding them."""
+        batch = self.batch
+        if batch is None or not (self.fast and step.immediate) or UPDATE not in batch.late:
+            return
+        if not batch.plan.names(Way.VMAP, Way.LOOP):  # whose rows come before there is a gradient
+            step.foresight = self.motion.foresight(step.parameters)
+        if step.foresight is not None:
+            batch.foresee(step.foresight.coming)
 
     def _meeting(self, batch: Batch, losses: Tensor) -> list[RemovableHandle]:
         """Listen where parameters without an example axis meet the examples."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cockpit.engine.steps.step import gradient_versions
+from cockpit.engine.steps.versions import gradient_versions
 from layer_check import normal
 
 

@@ -1,0 +1,153 @@
+"""A step that is told from gradients and the optimiser's state is the one taken, and nothing is held for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from cockpit import Cockpit
+from cockpit.engine.scripts.recorder import Recorder
+from cockpit.engine.steps.batch import Batch
+from cockpit.engine.steps.foresight import Foresight
+from session.loops import Records, differences, records
+
+Make = Callable[[Any], Optimizer]
+OPTIMISERS: dict[str, Make] = {
+    "momentum": lambda p: SGD(p, lr=0.05, momentum=0.9),
+    "Nesterov": lambda p: SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "Adam": lambda p: Adam(p, lr=0.01),
+    "AdamW": lambda p: AdamW(p, lr=0.01, weight_decay=0.1),
+    "AdamW, fused": lambda p: AdamW(p, lr=0.01, fused=True),
+}
+
+
+class Tokens(nn.Module):
+    """A table of places, a tied embedding, a normalisation: every kind of parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(7, 6), nn.Parameter(torch.empty(4, 6))
+        self.lstm, self.norm = nn.LSTM(6, 6, batch_first=True), nn.LayerNorm(6)
+        self.head = nn.Linear(6, 7)
+        draw = torch.Generator().manual_seed(0)
+        for p in self.parameters():
+            nn.init.normal_(p, std=0.5, generator=draw)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.lstm(self.tokens(x) + self.places)
+        found: Tensor = self.head(self.norm(states))
+        return found
+
+
+def batch(t: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(t)
+    return torch.randint(7, (5, 4), generator=draw), torch.randint(7, (5, 4), generator=draw)
+
+
+Disturb = Callable[[nn.Module, Optimizer, int], object]
+
+
+def trained(
+    folder: Path, make: Make, fast: bool, disturb: Disturb = lambda m, o, t: None, entry: str = "backward"
+) -> Records:
+    """Train for six steps; ``disturb`` comes between the backward pass and the step."""
+    model = Tokens().double()
+    opt = make(model.parameters())
+    quantities = ["alpha", "update_size", "norm_test"]
+    with Cockpit(model, opt, quantities=quantities, run=folder, fast=fast) as cockpit:
+        for t in range(6):
+            x, y = batch(t)
+            opt.zero_grad()
+            losses = nn.functional.cross_entropy(model(x).movedim(-1, 1), y, reduction="none").mean(1)
+            if entry == "backward":
+                cockpit.backward(losses)
+            else:
+                with cockpit.watch(losses):
+                    losses.mean().backward()
+            disturb(model, opt, t)
+            opt.step()
+    return records(folder)
+
+
+@pytest.fixture(autouse=True)
+def live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record nothing: recordings have places for a step that comes later."""
+    monkeypatch.setattr(Recorder, "serves", lambda device: False)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many parameters' gradients were held when a pass was over."""
+    counts: list[int] = []
+    end = Batch.end
+
+    def ended(batch: Batch) -> None:
+        end(batch)
+        counts.append(len(batch.held))
+
+    monkeypatch.setattr(Batch, "end", ended)
+    return counts
+
+
+@pytest.mark.parametrize("entry", ["backward", "watch"])
+@pytest.mark.parametrize("make", OPTIMISERS.values(), ids=OPTIMISERS)
+def test_records_are_those_of_the_step_taken(make: Make, entry: str, tmp_path: Path, held: list[int]) -> None:
+    found = trained(tmp_path / "told", make, True, entry=entry)
+    counts = held.copy()
+    expected = trained(tmp_path / "waited for", make, False, entry=entry)
+    assert differences(found, expected, rtol=1e-8) == []
+    assert {status.partition(":")[0] for _, status in found.values()} <= {"ok", "uphill"}
+    assert counts[0] > 0, "at the first step nobody knows whether gradients reach the optimiser as they are"
+    assert counts[1:] == [0] * 5
+
+
+@pytest.mark.parametrize("what", ["gradients", "a parameter", "the rate", "a loss scaler"])
+def test_what_is_changed_before_the_step(what: str, tmp_path: Path, held: list[int]) -> None:
+    """The step was another one: its slopes are a gap, and from then on it is waited for."""
+
+    def disturb(model: nn.Module, opt: Optimizer, t: int) -> None:
+        vars(opt).pop("grad_scale", None)
+        if t != 3:
+            return
+        if what == "gradients":
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        elif what == "a parameter":
+            with torch.no_grad():
+                next(model.parameters()).add_(0.1)
+        elif what == "the rate":
+            opt.param_groups[0]["lr"] = 0.02
+        else:
+            opt.grad_scale = torch.ones(())  # type: ignore[attr-defined]
+
+    found = trained(tmp_path / "told", OPTIMISERS["AdamW, fused"], True, disturb)
+    assert held[1:4] == [0, 0, 0]
+    assert min(held[4:]) > 0
+    expected = trained(tmp_path / "waited for", OPTIMISERS["AdamW, fused"], False, disturb)
+    assert found[3, "alpha", ""][1].startswith("clipped")
+    # What the state tells is the optimiser's step, without what else was added to a parameter.
+    other = ("alpha", "update_size") if what == "a parameter" else ("alpha",)
+    known = {key: value for key, value in expected.items() if key[0] != 3 or not key[1].startswith(other)}
+    assert differences({key: found[key] for key in known}, known, rtol=1e-8) == []
+
+
+def test_it_holds_as_long_as_nothing_was_changed() -> None:
+    p = torch.ones(3, requires_grad=True)
+    p.grad = torch.ones(3)
+    rate = [0.1]
+    sight = Foresight({"p": p}, lambda q: None if q.grad is None else -rate[0] * q.grad, lambda: rate[:])
+    step = sight.coming("p")
+    assert step is not None
+    torch.testing.assert_close(step[0] * step[1], torch.full((3,), -0.1))
+    assert sight.holds()
+    rate[0] = 0.2
+    assert not sight.holds()
+    rate[0] = 0.1
+    p.grad.add_(1)
+    assert not sight.holds()
