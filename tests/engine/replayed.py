@@ -161,6 +161,7 @@ class Training:
             if way != "replayed":
                 self.cockpit._engine.passes.watch.tapes.give_up(RuntimeError("nothing is to be recorded"))
                 self.cockpit._engine.curvatures.tapes = None
+                self.cockpit._engine.motion.foresee = lambda parameters: None  # recordings wait for steps
 
     def step(self, sizes: Sequence[int] = (8,), between: Between = nothing) -> None:
         self.opt.zero_grad()

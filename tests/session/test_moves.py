@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from cockpit import Cockpit
-from cockpit.session.moves import coming, foreseeable, readable, settings, taken
+from cockpit.session.moves import Coming, foreseeable, readable, taken
 from session.loops import FIRST_ORDER, batch, differences, losses_of, net, records
 
 Make = Callable[[Any], Optimizer]
@@ -112,10 +112,12 @@ FORESEEN = READ | {name: COMPARED[name] for name in ("Nesterov", "plain", "some 
 
 
 @pytest.mark.parametrize("make", FORESEEN.values(), ids=FORESEEN)
-def test_the_state_tells_the_coming_step(make: Make) -> None:
+@pytest.mark.parametrize("block", [7, 2**16])
+def test_the_state_tells_the_coming_step(make: Make, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cockpit.session.moves.BLOCK", block)
     model = net()
     opt = make(list(model.parameters()))
-    groups = {id(p): group for group in opt.param_groups for p in group["params"]}
+    coming = Coming(opt)
     assert foreseeable(opt)
     for t in range(4):
         before = {n: p.detach().clone() for n, p in model.named_parameters()}
@@ -123,7 +125,7 @@ def test_the_state_tells_the_coming_step(make: Make) -> None:
         losses_of(model, *batch(t)).mean().backward()
         if t == 2:
             next(model.parameters()).grad = None
-        found = {n: coming(opt, groups, p) for n, p in model.named_parameters()}
+        found = {n: coming.tell(p) for n, p in model.named_parameters()}
         opt.step()
         for name, p in model.named_parameters():
             step = found[name]
@@ -158,7 +160,7 @@ def test_the_coming_step_at_any_settings(
     for _ in range(3):
         before = p.detach().clone()
         p.grad = torch.randn(7, generator=draw, dtype=torch.float64)
-        found = coming(opt, {id(p): opt.param_groups[0]}, p)
+        found = Coming(opt).tell(p)
         opt.step()
         assert found is not None
         torch.testing.assert_close(found, p.detach() - before, rtol=1e-8, atol=1e-12)
@@ -182,19 +184,22 @@ def test_steps_that_nobody_tells_before() -> None:
     assert not foreseeable(opt)
     table = nn.Embedding(3, 2, sparse=True)
     table(torch.tensor([1])).sum().backward()
-    sparse = SGD(table.parameters(), lr=0.1)
-    assert coming(sparse, {id(table.weight): sparse.param_groups[0]}, table.weight) is None
+    assert Coming(SGD(table.parameters(), lr=0.1)).tell(table.weight) is None
 
 
-def test_settings_are_compared_by_value() -> None:
-    opt = READ["a rate as a tensor"](list(net().parameters()))
-    assert settings(opt) == settings(opt)
-    before = settings(opt)
+def test_what_a_coming_step_depends_on() -> None:
+    p = list(net().parameters())
+    opt = READ["a rate as a tensor"](p)
+    coming = Coming(opt)
+    before = coming.settings()
+    opt.param_groups[0]["lr"] = torch.tensor(0.5)
+    assert coming.settings() == before
+    assert coming.rate(p[0]) == 0.5
     opt.param_groups[0]["betas"] = (0.5, 0.9)
-    assert settings(opt) != before
-    before = settings(opt)
+    assert coming.settings() != before
+    before = coming.settings()
     opt.grad_scale = torch.ones(())  # type: ignore[attr-defined]
-    assert settings(opt) != before
+    assert coming.settings() != before
 
 
 @pytest.mark.parametrize("make", READ.values(), ids=READ)

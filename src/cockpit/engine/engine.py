@@ -182,7 +182,7 @@ class Engine:
         touched = step.touched or gradient_versions(step.parameters) != step.left[0]
         rates = None if touched else rates
         if step.foresight is not None and (touched or not step.foresight.holds()):
-            self.motion.untouched = False
+            self.motion.surprised = True
             step.table.void(UPDATE, CLIPPED)
         with self.passes.full_precision(), torch.set_grad_enabled(False):
             if step.replay is not None:
@@ -231,6 +231,8 @@ class Engine:
         return {
             "last_update": self.motion.state(),
             "untouched": self.motion.untouched,
+            "surprised": self.motion.surprised,
+            "held": self.passes.watch.held,
             "usual_batches": self.passes.usual_batches,
             "curvatures": self.curvatures.state(),
         }
@@ -239,6 +241,8 @@ class Engine:
         """Restore `state`."""
         self.motion.load(state["last_update"])
         self.motion.untouched = state.get("untouched")
+        self.motion.surprised = state.get("surprised", False)
+        self.passes.watch.held = state.get("held", 0)
         self.passes.usual_batches = state["usual_batches"]
         self.curvatures.load_state(state["curvatures"])
 

@@ -60,7 +60,8 @@ class Cockpit:
         process_group: the data-parallel group whose batches belong together; default: all processes where
             `torch.distributed` is initialised, ``False``: this process alone.
         memory: how many bytes may be kept from a backward pass until the optimiser has moved (Alpha needs that where
-            the step cannot be told before: docs/quantities.md); default: an eighth of what is allocated on a GPU, 512 MiB on a CPU.
+            the step cannot be told before: docs/quantities.md); default: an eighth of what is allocated on a GPU,
+            512 MiB on a CPU.
         fast: ``False`` computes everything in the plain way, without compiled kernels and shortcuts, for comparison.
     """
 

@@ -17,7 +17,7 @@ $m \leftarrow \beta_1 m + (1 - \beta_1)\, g$ and $v \leftarrow \beta_2 v + (1 - 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 Taken = dict[str, tuple[Tensor, float]]
 """The step taken: of every parameter a tensor and a factor."""
 WIDE = (torch.float32, torch.float64)
+BLOCK = 2**16
+"""How many numbers of a coming step are computed at a time on a CPU."""
 
 
 def readable(optimizer: Optimizer) -> bool:
@@ -102,45 +104,83 @@ def foreseeable(optimizer: Optimizer) -> bool:
     )
 
 
-def settings(optimizer: Optimizer) -> list[Any]:
-    """Return what a coming step depends on besides gradients and state: what a loss scaler hands over, too."""
-    scaled = getattr(optimizer, "grad_scale", None) is None and getattr(optimizer, "found_inf", None) is None
-    groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-    return [scaled, [{k: float(v) if isinstance(v, Tensor) else v for k, v in g.items()} for g in groups]]
+class Coming:
+    """Tells an optimiser's coming step."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+
+    def rate(self, parameter: Tensor) -> float:
+        """Return a parameter's learning rate; what is not the optimiser's does not move at any."""
+        group = self._groups.get(id(parameter))
+        return 1.0 if group is None else float(group["lr"])
+
+    def settings(self) -> list[Any]:
+        """Return what steps depend on besides gradients, state and rates: what a loss scaler hands over, too."""
+        optimizer, own = self._optimizer, ("params", "lr")
+        scaler = [getattr(optimizer, name, None) is None for name in ("grad_scale", "found_inf")]
+        return [scaler, [{k: v for k, v in g.items() if k not in own} for g in optimizer.param_groups]]
+
+    @torch.no_grad()
+    def tell(self, parameter: Tensor) -> Tensor | None:
+        """Return the step that a parameter will take with the gradient in ``.grad``; None: the state does not tell."""
+        p, optimizer, group = parameter.detach(), self._optimizer, self._groups.get(id(parameter))
+        if group is None or parameter.grad is None:
+            return torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+        if parameter.grad.layout is not torch.strided:
+            return None
+        state, rate = optimizer.state.get(parameter, {}), self.rate(parameter)
+        if type(optimizer) is SGD:
+            return _by_buffer(_drawn(p, parameter.grad, group), state.get("momentum_buffer"), group, -rate)
+        decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
+        steps, found = (_steps(state) if state else 0) + 1, torch.empty_like(p)
+        moments = [state[name] for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if name in state]
+        for block, values, gradient, *past in _blocks([found, p, parameter.grad.detach(), *moments]):
+            given = gradient if decoupled else _drawn(values, gradient, group)
+            block.copy_(
+                _by_new_moments(
+                    -given if decoupled and group["maximize"] else given, past, steps, group, rate
+                )
+            )
+            if decoupled:
+                block.sub_(values, alpha=rate * group["weight_decay"])
+        return found
 
 
-@torch.no_grad()
-def coming(optimizer: Optimizer, groups: Mapping[int, Mapping[str, Any]], p: Tensor) -> Tensor | None:
-    """Return the step that a parameter will take with the gradient that it has, or None: the state does not tell it.
+def _drawn(p: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """Return the gradient of what is minimised, with coupled weight decay."""
+    gradient = -gradient if group["maximize"] else gradient.detach()
+    return gradient.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
-    ``groups`` are the optimiser's, by the ``id`` of their parameters.
-    """
-    group = groups.get(id(p))
-    if group is None or p.grad is None:  # then it does not move
-        return torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
-    if p.grad.layout is not torch.strided:
-        return None
-    state, rate, decay = optimizer.state.get(p, {}), float(group["lr"]), group["weight_decay"]
-    gradient = -p.grad if group["maximize"] else p.grad.detach()
-    decoupled = type(optimizer) is not SGD and group.get("decoupled_weight_decay", type(optimizer) is AdamW)
-    if decay and not decoupled:
-        gradient = gradient.add(p.detach(), alpha=decay)
-    if type(optimizer) is SGD:
-        return _by_buffer(gradient, state.get("momentum_buffer"), group).mul(-rate)
+
+def _blocks(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
+    """Return tensors of one shape in pieces: what is computed on the way from one to the next need not be as large."""
+    if tensors[0].is_cuda or not all([t.is_contiguous() for t in tensors]):
+        return [tensors]
+    return zip(*[t.view(-1).split(BLOCK) for t in tensors], strict=True)
+
+
+def _by_new_moments(
+    gradient: Tensor, past: Sequence[Tensor], steps: float | Tensor, group: Mapping[str, Any], rate: float
+) -> Tensor:
+    """Return Adam's step with one more gradient; ``past``: its moments before, and the largest second one."""
     first, second = group["betas"]
     mean, squares = gradient.mul(1 - first), gradient.square().mul_(1 - second)
-    if state:
-        mean.add_(state["exp_avg"], alpha=first)
-        squares.add_(state["exp_avg_sq"], alpha=second)
+    if past:
+        mean.add_(past[0], alpha=first)
+        squares.add_(past[1], alpha=second)
         if group["amsgrad"]:
-            torch.maximum(squares, state["max_exp_avg_sq"], out=squares)
-    move = _adam(mean, squares.sqrt_(), (_steps(state) if state else 0) + 1, group, rate)
-    return move.sub_(p.detach(), alpha=rate * decay) if decoupled and decay else move
+            torch.maximum(squares, past[2], out=squares)
+    return _adam(mean, squares.sqrt_(), steps, group, rate)
 
 
-def _by_buffer(gradient: Tensor, buffer: Tensor | None, group: Mapping[str, Any]) -> Tensor:
+def _by_buffer(gradient: Tensor, buffer: Tensor | None, group: Mapping[str, Any], factor: float) -> Tensor:
+    """Return a multiple of what SGD moves along: the gradient, its buffer with this gradient, or both (Nesterov)."""
     momentum = group["momentum"]
-    if not momentum:
-        return gradient
-    after = gradient if buffer is None else gradient.mul(1 - group["dampening"]).add_(buffer, alpha=momentum)
-    return gradient.add(after, alpha=momentum) if group["nesterov"] else after
+    fresh = 1.0 if buffer is None or not momentum else 1 - group["dampening"]
+    past = 0.0 if buffer is None else momentum
+    if momentum and group["nesterov"]:
+        fresh, past = 1 + momentum * fresh, momentum * past
+    move = gradient.mul(factor * fresh)
+    return move if buffer is None or not past else move.add_(buffer, alpha=factor * past)

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cockpit.engine.steps.foresight import Foresight
 from cockpit.quantities.quantity import OptimizerView
-from cockpit.session.moves import Taken, coming, foreseeable, readable, settings, taken
+from cockpit.session.moves import Coming, Taken, foreseeable, readable, taken
 
 
 class Optimizers:
@@ -144,9 +144,7 @@ class Optimizers:
         """Return what tells the coming step of parameters; None: optimiser and gradients do not."""
         if not self.alone or not foreseeable(self._optimizers[0]):
             return None
-        optimizer = self._optimizers[0]
-        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-        return Foresight(parameters, partial(coming, optimizer, groups), partial(settings, optimizer))
+        return Foresight(parameters, Coming(self._optimizers[0]))
 
     @property
     def plain(self) -> bool:

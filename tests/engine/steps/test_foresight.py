@@ -55,24 +55,39 @@ Disturb = Callable[[nn.Module, Optimizer, int], object]
 
 
 def trained(
-    folder: Path, make: Make, fast: bool, disturb: Disturb = lambda m, o, t: None, entry: str = "backward"
+    folder: Path,
+    make: Make,
+    fast: bool,
+    disturb: Disturb = lambda m, o, t: None,
+    entry: str = "backward",
+    resume: bool = False,
 ) -> Records:
     """Train for six steps; ``disturb`` comes between the backward pass and the step."""
     model = Tokens().double()
     opt = make(model.parameters())
-    quantities = ["alpha", "update_size", "norm_test"]
-    with Cockpit(model, opt, quantities=quantities, run=folder, fast=fast) as cockpit:
-        for t in range(6):
-            x, y = batch(t)
-            opt.zero_grad()
-            losses = nn.functional.cross_entropy(model(x).movedim(-1, 1), y, reduction="none").mean(1)
-            if entry == "backward":
-                cockpit.backward(losses)
-            else:
-                with cockpit.watch(losses):
-                    losses.mean().backward()
-            disturb(model, opt, t)
-            opt.step()
+    settings: dict[str, Any] = {
+        "quantities": ["alpha", "update_size", "norm_test"],
+        "run": folder,
+        "fast": fast,
+    }
+    cockpit = Cockpit(model, opt, **settings)
+    for t in range(6):
+        if resume and t == 4:
+            state = cockpit.state_dict()
+            cockpit.close()
+            cockpit = Cockpit(model, opt, **settings)
+            cockpit.load_state_dict(state)
+        x, y = batch(t)
+        opt.zero_grad()
+        losses = nn.functional.cross_entropy(model(x).movedim(-1, 1), y, reduction="none").mean(1)
+        if entry == "backward":
+            cockpit.backward(losses)
+        else:
+            with cockpit.watch(losses):
+                losses.mean().backward()
+        disturb(model, opt, t)
+        opt.step()
+    cockpit.close()
     return records(folder)
 
 
@@ -108,7 +123,25 @@ def test_records_are_those_of_the_step_taken(make: Make, entry: str, tmp_path: P
     assert counts[1:] == [0] * 5
 
 
-@pytest.mark.parametrize("what", ["gradients", "a parameter", "the rate", "a loss scaler"])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, held: list[int]) -> None:
+    whole = trained(tmp_path / "whole", OPTIMISERS["AdamW"], True)
+    assert trained(tmp_path / "parts", OPTIMISERS["AdamW"], True, resume=True) == whole
+    assert held[1:6] == held[7:] == [0] * 5
+
+
+def test_little_is_held_rather_than_foreseen(tmp_path: Path, held: list[int]) -> None:
+    """A step is as large as its parameter; the factors of few examples are smaller."""
+    model = nn.Linear(200, 100)
+    opt = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with Cockpit(model, opt, quantities=["alpha"], run=tmp_path) as cockpit:
+        for t in range(4):
+            opt.zero_grad()
+            cockpit.backward(model(torch.ones(2, 200) * t).square().mean(1))
+            opt.step()
+    assert min(held) > 0
+
+
+@pytest.mark.parametrize("what", ["gradients", "a parameter", "the decay", "a loss scaler"])
 def test_what_is_changed_before_the_step(what: str, tmp_path: Path, held: list[int]) -> None:
     """The step was another one: its slopes are a gap, and from then on it is waited for."""
 
@@ -121,8 +154,8 @@ def test_what_is_changed_before_the_step(what: str, tmp_path: Path, held: list[i
         elif what == "a parameter":
             with torch.no_grad():
                 next(model.parameters()).add_(0.1)
-        elif what == "the rate":
-            opt.param_groups[0]["lr"] = 0.02
+        elif what == "the decay":
+            opt.param_groups[0]["weight_decay"] = 0.5
         else:
             opt.grad_scale = torch.ones(())  # type: ignore[attr-defined]
 
@@ -137,17 +170,50 @@ def test_what_is_changed_before_the_step(what: str, tmp_path: Path, held: list[i
     assert differences({key: found[key] for key in known}, known, rtol=1e-8) == []
 
 
+def test_a_rate_that_is_set_just_before_the_step(tmp_path: Path, held: list[int]) -> None:
+    def disturb(model: nn.Module, opt: Optimizer, t: int) -> None:
+        opt.param_groups[0]["lr"] = 0.1 / (1 + t)
+
+    found = trained(tmp_path / "told", OPTIMISERS["AdamW"], True, disturb)
+    assert held[1:] == [0] * 5
+    assert (
+        differences(found, trained(tmp_path / "waited for", OPTIMISERS["AdamW"], False, disturb), rtol=1e-8)
+        == []
+    )
+
+
+class Descent:
+    """Tells plain gradient descent."""
+
+    def __init__(self, lr: float) -> None:
+        self.lr = lr
+
+    def tell(self, parameter: Tensor) -> Tensor | None:
+        return None if parameter.grad is None else parameter.grad * -self.lr
+
+    def rate(self, parameter: Tensor) -> float:
+        return self.lr
+
+    def settings(self) -> Any:
+        return None
+
+
 def test_it_holds_as_long_as_nothing_was_changed() -> None:
     p = torch.ones(3, requires_grad=True)
     p.grad = torch.ones(3)
-    rate = [0.1]
-    sight = Foresight({"p": p}, lambda q: None if q.grad is None else -rate[0] * q.grad, lambda: rate[:])
+    descent = Descent(0.5)
+    sight = Foresight({"p": p}, descent)
     step = sight.coming("p")
     assert step is not None
-    torch.testing.assert_close(step[0] * step[1], torch.full((3,), -0.1))
+    torch.testing.assert_close(step[0] * step[1], torch.full((3,), -0.5))
     assert sight.holds()
-    rate[0] = 0.2
-    assert not sight.holds()
-    rate[0] = 0.1
+    assert sight.factors() == {}
+    descent.lr = 0.25
+    assert sight.holds()
+    assert sight.factors() == {"p": 0.5}
     p.grad.add_(1)
     assert not sight.holds()
+    descent.lr = 0.0
+    sight = Foresight({"p": p}, descent)
+    sight.coming("p")
+    assert not sight.holds(), "of nothing, no rate makes a step"

@@ -57,7 +57,8 @@ class Batch:
         self.examples = examples
         self.statistics, self.late = list(statistics), list(late)
         self.sum_of, self.fast, self.memory = sum_of, fast, memory
-        self._held_bytes = 0
+        self.held_bytes = 0
+        """How many bytes wait for a direction that is known later."""
         self.recall = Recall(last_update, factored)
         self.held: list[tuple[str, ExampleGradients, list[Use]]] = []
         self.index = table.batches - begun
@@ -268,8 +269,8 @@ class Batch:
 
     def _fits(self, needed: int) -> bool:
         """Say whether so many bytes more may be held; if not, what was to wait for a direction is given up."""
-        self._held_bytes += needed
-        if self._held_bytes <= self.memory:
+        self.held_bytes += needed
+        if self.held_bytes <= self.memory:
             return True
         for statistic in self.late:
             self.table.void(statistic, too_large(self.memory))

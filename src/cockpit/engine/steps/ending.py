@@ -67,6 +67,8 @@ class Ending:
             self._project(UPDATE, updates)
         follows = UPDATE in late and step.plain and bool(updates)
         table.close([s for s in (MEAN, UPDATE) if s in late and not (s == UPDATE and follows)], self.ranks)
+        if step.foresight is not None and not table.is_void(UPDATE) and (factors := step.foresight.factors()):
+            table.enter(UPDATE, multiples(table.by_parameter(UPDATE), factors))
         if follows:
             means = table.by_parameter(MEAN)
             followed = {n: m for n, m in means.items() if n in updates}

@@ -6,47 +6,56 @@ than the rest of a training step has. But a step of SGD with momentum or Adam fo
 state, so that it can be told as soon as autograd has summed a parameter's gradient, and let go when that was projected.
 
 It is told too early if somebody changes gradients, parameters or the optimiser's settings afterwards. Then it did not
-`hold`, and nothing of it is used.
+`hold`, and nothing of it is used. A learning rate may change: slopes are proportional to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from cockpit.engine.steps.versions import Versions, gradient_versions
 
 
+class Teller(Protocol):
+    """Knows an optimiser."""
+
+    def tell(self, parameter: Tensor) -> Tensor | None:
+        """Return the step that a parameter will take with the gradient in ``.grad``; None: nobody knows."""
+
+    def rate(self, parameter: Tensor) -> float:
+        """Return a parameter's learning rate, which its step is proportional to."""
+
+    def settings(self) -> Any:
+        """Return whatever else steps depend on, besides gradients and state."""
+
+
 class Foresight:
-    """Foresees one step.
+    """Foresees one step of some parameters."""
 
-    Args:
-        parameters: by name.
-        tell: returns the step that a parameter will take with the gradient that stands in ``.grad``; None: unknown.
-        settings: returns what the step depends on besides gradients and state.
-    """
-
-    def __init__(
-        self,
-        parameters: Mapping[str, Tensor],
-        tell: Callable[[Tensor], Tensor | None],
-        settings: Callable[[], Any],
-    ) -> None:
-        self._parameters, self._tell, self._settings = parameters, tell, settings
-        self._before = settings()
+    def __init__(self, parameters: Mapping[str, Tensor], teller: Teller) -> None:
+        self._parameters, self._teller = parameters, teller
+        self._settings = teller.settings()
         self._seen: dict[str, Versions] = {}
+        self._rates: dict[str, float] = {}
 
     def coming(self, name: str) -> tuple[Tensor, float] | None:
         """Return the coming step of a parameter as a vector and a factor; None: it is not known."""
         parameter = self._parameters[name]
         self._seen[name] = gradient_versions({name: parameter})
-        step = self._tell(parameter)
+        self._rates[name] = self._teller.rate(parameter)
+        step = self._teller.tell(parameter)
         return None if step is None else (step, 1.0)
 
     def holds(self) -> bool:
-        """Say whether gradients and settings are still those that the step was told from."""
-        if self._settings() != self._before:
+        """Say whether the step taken was a multiple of the one foreseen, of every parameter."""
+        if self._teller.settings() != self._settings or not all(self._rates.values()):
             return False
         return all([gradient_versions({n: self._parameters[n]}) == seen for n, seen in self._seen.items()])
+
+    def factors(self) -> dict[str, float]:
+        """Return what multiple of the step foreseen was taken; nothing where it was that step itself."""
+        now = {name: self._teller.rate(self._parameters[name]) for name in self._rates}
+        return {} if now == self._rates else {name: now[name] / rate for name, rate in self._rates.items()}

@@ -26,6 +26,8 @@ class Motion:
         """Whether the optimiser's state will tell its step, so that parameters need not be copied before."""
         self.foresee: Callable[[Mapping[str, Tensor]], Foresight | None] = lambda parameters: None
         """Foresees the step from gradients and the optimiser's state, where they tell it."""
+        self.surprised = False
+        """Whether a step that was foreseen became another one: from then on steps are waited for."""
         self.untouched: bool | None = None
         """Whether gradients and parameters reach it as the backward pass left them; None: not seen yet."""
         self.last: Vectors = {}
@@ -39,7 +41,7 @@ class Motion:
 
     def foresight(self, parameters: Mapping[str, Tensor]) -> Foresight | None:
         """Return what tells the coming step of these parameters, if gradients reach the optimiser as they are."""
-        return self.foresee(parameters) if self.untouched else None
+        return self.foresee(parameters) if self.untouched and not self.surprised else None
 
     def look(self, step: Step) -> None:
         """Look at gradients and parameters, just before the optimiser moves."""

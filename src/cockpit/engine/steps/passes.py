@@ -163,7 +163,7 @@ class Passes:
             step.before = _copied(step.parameters)
             step.table.void(UPDATE, SEVERAL)
         if step.foresight is not None:
-            step.foresight = None
+            step.foresight, self.motion.surprised = None, True
             step.table.void(UPDATE, SEVERAL)
         if step.own and not own:  # what ``.grad`` holds from now on is not the examples' alone
             step.own = False
@@ -203,6 +203,7 @@ class Passes:
     def _end(self, step: Step, batch: Batch | None) -> None:
         if batch is not None:
             batch.end()
+            self.watch.held = batch.held_bytes or self.watch.held
             # (Data-parallel wrappers fill in gradients of parameters that only other ranks use.)
             unused = set(batch.plan.names(Way.UNUSED)) if self.ranks is None else set()
             for name in unused and unused & self._changed(step):

@@ -60,6 +60,10 @@ class Watch:
         """The weight of each example times their number, last time that weights were told (None: they differed)."""
         self._asked: Asked | None = None
         self._handles: list[RemovableHandle] = []
+        self._foresees = False
+        """Whether a step that comes may be told, rather than waited for."""
+        self.held = 0
+        """How many bytes were held for the step when it was waited for the last time."""
 
     def close(self) -> None:
         """Forget everything."""
@@ -87,8 +91,11 @@ class Watch:
     ) -> None:
         """Prepare for a pass; ``alone``: neither another micro-batch nor another process is expected."""
         simple = alone and self._simple(step, asked)
-        if not (simple and self._replays(step, asked, plan, uses, losses, examples)):
-            self._reduce(step, asked, plan, losses, examples, alone)
+        if simple and self._replays(step, asked, plan, uses, losses, examples):
+            return
+        # What will be replayed, with the step taken, has the same numbers until then.
+        self._foresees = not (simple and self.tapes.expects(self._kind))
+        self._reduce(step, asked, plan, losses, examples, alone)
 
     def _replays(
         self, step: Step, asked: Requests, plan: Plan, uses: list[Use], losses: Tensor | None, examples: int
@@ -234,7 +241,10 @@ class Watch:
     def _foresee(self, step: Step) -> None:
         """Have the coming step told from gradients as they come, where it would be waited for, holding them."""
         batch = self.batch
-        if batch is None or not (self.fast and step.immediate) or UPDATE not in batch.late:
+        if batch is None or not (self._foresees and self.fast and step.immediate and UPDATE in batch.late):
+            return
+        # Of linear layers and few examples, less is held than the step of one parameter takes.
+        if self.held <= max(p.numel() * p.element_size() for p in step.parameters.values()):
             return
         if not batch.plan.names(Way.VMAP, Way.LOOP):  # whose rows come before there is a gradient
             step.foresight = self.motion.foresight(step.parameters)

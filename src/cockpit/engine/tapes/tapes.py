@@ -101,6 +101,8 @@ class Tapes:
             return None
         if key not in self._counts and len(self._counts) >= SEEN:
             self._counts.clear()
+        if key not in self._counts and self._too_large(asked, uses, memory, fixed):
+            self._counts[key] = NEVER
         self._counts[key] = self._counts.get(key, 0) + 1
         if self._counts[key] <= REPEATS or len(self._tapes) >= MOST:
             return None
@@ -109,13 +111,17 @@ class Tapes:
         limits = Limits(
             whole, max(SMALL, memory // 4), min(COPIED, memory if fixed else LARGEST_CALL * memory)
         )
-        size = sum(4 * sum(s.numel() for s in use.shapes) for use in uses)
-        size += sum(x.numel() * x.element_size() for use in uses for x in use.inputs)
-        most = _most_on_cpu(memory, fixed)
-        if self._device.type == "cpu" and size + size_of([*asked.parameters.values()]) > most:
-            self._counts[key] = NEVER
-            return None
-        return Recording(asked.plan, asked.parameters, numbers, limits, size <= limits.whole)
+        return Recording(asked.plan, asked.parameters, numbers, limits, _size(uses) <= limits.whole)
+
+    def _too_large(self, asked: Asked, uses: Sequence[Use], memory: int, fixed: bool) -> bool:
+        """Say whether a step is too large for a CPU to be recorded."""
+        if self._device.type != "cpu":
+            return False
+        return _size(uses) + size_of([*asked.parameters.values()]) > _most_on_cpu(memory, fixed)
+
+    def expects(self, key: Any) -> bool:
+        """Say whether steps of this kind will be replayed when they have come often enough."""
+        return self.failure is None and (key in self._tapes or self._counts.get(key, NEVER) > 0)
 
     def record(self, key: Any, asked: Asked, recording: Recording, losses: Tensor | None) -> None:
         """Record a step that was noted; what cannot be recorded goes the ordinary way from now on."""
@@ -203,6 +209,12 @@ class Tapes:
             found = {name: (self._last[name], moved.get(name, 0.0)) for name in asked.parameters}
             self._taken = asked, rates, found
         return self._taken[2]
+
+
+def _size(uses: Sequence[Use]) -> int:
+    """Return how many bytes calls see and give out."""
+    size = sum(4 * sum(s.numel() for s in use.shapes) for use in uses)
+    return size + sum(x.numel() * x.element_size() for use in uses for x in use.inputs)
 
 
 def _most_on_cpu(memory: int, fixed: bool) -> int:
