@@ -13,6 +13,9 @@ from typing import Any
 from cockpit.bench.clock import Times
 from cockpit.bench.rounds import UnableError
 
+BEREFT = "the worker had died of another contestant"
+"""How a reason begins that says nothing about the contestant itself."""
+
 
 class Remote:
     """A worker process; one request, one answer."""
@@ -38,6 +41,8 @@ class Remote:
         """Send a request and return its answer; an error in it, or a dead worker, is raised."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        if not self.alive:
+            raise UnableError(f"{BEREFT}: {self._epitaph()}")
         try:
             self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
             self._process.stdin.flush()

@@ -15,7 +15,7 @@ from benchmarks.environments import ALL, ROOT, CannotMakeError, Environment, com
 from benchmarks.machine import machine
 from benchmarks.problems import PROBLEMS
 from benchmarks.problems.problem import Scale
-from benchmarks.remote import Remote
+from benchmarks.remote import BEREFT, Remote
 from cockpit.bench.rounds import UnableError
 
 QUICK = ("quadratic_deep", "mnist_logreg", "mnist_mlp")
@@ -66,8 +66,29 @@ def _problem(name: str, plan: Plan, workers: Workers, say: Callable[[str], None]
     if PROBLEMS[name].heavy and plan.device == "cpu" and not plan.heavy:
         yield {"skipped": "too slow for one thread of a CPU (--heavy runs it all the same)"}
         return
-    chosen, rows, facts = [], [], {}
     wanted = [(e, names) for e in ALL if (names := selected(e, plan.contestants))]
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    while wanted:
+        for found in _contest(name, plan, wanted, workers, say):
+            for row in found["rows"]:
+                key = row["environment"], row["name"], row["interval"]
+                if "reason" in rows.get(key, {"reason": ""}):
+                    rows[key] = row
+            yield {**found, "rows": [*rows.values()]}
+        # Who has used up the memory takes the others of its environment along; without it they get another worker.
+        bereft = {key[:2] for key, row in rows.items() if row.get("reason", "").startswith(BEREFT)}
+        again = [(e, [n for n in names if (e.name, n) in bereft]) for e, names in wanted]
+        wanted = [(e, names) for e, names in again if names]
+
+
+def _contest(
+    name: str,
+    plan: Plan,
+    wanted: Sequence[tuple[Environment, list[str]]],
+    workers: Workers,
+    say: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    chosen, rows, facts = [], [], {}
     for environment, _ in wanted:
         with suppress(CannotMakeError):
             workers.get(environment)  # they start side by side: importing takes a while
@@ -132,6 +153,8 @@ class Workers:
         """Return the worker of an environment."""
         remote = self.running.get(environment.name)
         if remote is None or not remote.alive:
+            if remote is not None:
+                remote.close()
             words, variables = command(environment, self._plan.install, self._say)
             remote = self.running[environment.name] = Remote(words, variables, ROOT)
         return remote

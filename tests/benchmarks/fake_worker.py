@@ -24,6 +24,8 @@ def main() -> None:
             due = steps // interval
             seconds = 1e-3 * (due * SPEED[name] + (steps - due) * SPEED["idle"])
             answer = {"steps": steps, "wall": 2 * seconds, "process": seconds}
+        elif do == "open":
+            answer = {"versions": {}}
         elif do == "finish":
             answer = {"gaps": ["norms: no_outputs"] if name == "norms" else []}
         elif do == "memory":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.remote import Remote
+from benchmarks.remote import BEREFT, Remote
 from cockpit.bench.clock import Times
 from cockpit.bench.rounds import UnableError
 
@@ -38,5 +38,5 @@ def test_a_dead_worker_says_its_last_words(remote: Remote) -> None:
     with pytest.raises(UnableError, match="ended with status 3: out of memory"):
         remote.run("deadly", 1, 1)
     assert not remote.alive
-    with pytest.raises(UnableError, match="ended with status 3"):
+    with pytest.raises(UnableError, match=f"^{BEREFT}: the worker ended with status 3"):
         remote.ask("prepare", contestant="economy")
