@@ -91,6 +91,9 @@ def trained(
     return records(folder)
 
 
+SERVES = Recorder.serves
+
+
 @pytest.fixture(autouse=True)
 def live(monkeypatch: pytest.MonkeyPatch) -> None:
     """Record nothing: recordings have places for a step that comes later."""
@@ -138,6 +141,22 @@ def test_little_is_held_rather_than_foreseen(tmp_path: Path, held: list[int]) ->
             opt.zero_grad()
             cockpit.backward(model(torch.ones(2, 200) * t).square().mean(1))
             opt.step()
+    assert min(held) > 0
+
+
+def test_steps_that_will_be_replayed_are_waited_for(
+    tmp_path: Path, held: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait, too: all have the same numbers to the last bit, wherever a run is resumed."""
+    monkeypatch.setattr(Recorder, "serves", SERVES)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
+    opt = Adam(model.parameters(), lr=0.1)
+    with Cockpit(model, opt, quantities=["alpha"], run=tmp_path) as cockpit:
+        for t in range(6):
+            opt.zero_grad()
+            cockpit.backward(model(torch.full((9, 5), float(t))).square().mean(1))
+            opt.step()
+    assert held, "the first ones are not replayed"
     assert min(held) > 0
 
 
