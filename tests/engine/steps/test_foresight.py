@@ -235,4 +235,7 @@ def test_it_holds_as_long_as_nothing_was_changed() -> None:
     descent.lr = 0.0
     sight = Foresight({"p": p}, descent)
     sight.coming("p")
+    assert sight.holds(), "a warm-up may begin without a step"
+    assert sight.factors() == {}
+    descent.lr = 0.5
     assert not sight.holds(), "of nothing, no rate makes a step"

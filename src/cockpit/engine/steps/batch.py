@@ -193,9 +193,8 @@ class Batch:
             self._parts[name] = [part if self.weights is not None else part.scaled(self.factor)]
             self._sources[name] = [] if spread.use is None else [spread.use]
             self._completed(name)
-            if (
-                self._coming is not None
-            ):  # a hook before they are summed: ``.grad`` may come after the next layer's rows
+            if self._coming is not None:
+                # These rows come before they are summed: ``.grad`` may change after the next layer's have come.
                 self._met.append(self._complete.pop())
         except Exception as failure:
             self.table.gap(name, f"{type(failure).__name__}: {failure}")

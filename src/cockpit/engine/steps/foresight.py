@@ -51,11 +51,19 @@ class Foresight:
 
     def holds(self) -> bool:
         """Say whether the step taken was a multiple of the one foreseen, of every parameter."""
-        if self._teller.settings() != self._settings or not all(self._rates.values()):
+        if self._teller.settings() != self._settings:
             return False
+        if any(not told and now for told, now in zip(self._rates.values(), self._now(), strict=True)):
+            return False  # of nothing, no rate makes a step
         return all([gradient_versions({n: self._parameters[n]}) == seen for n, seen in self._seen.items()])
 
     def factors(self) -> dict[str, float]:
         """Return what multiple of the step foreseen was taken; nothing where it was that step itself."""
-        now = {name: self._teller.rate(self._parameters[name]) for name in self._rates}
-        return {} if now == self._rates else {name: now[name] / rate for name, rate in self._rates.items()}
+        now = self._now()
+        if now == [*self._rates.values()]:
+            return {}
+        both = zip(self._rates.items(), now, strict=True)
+        return {name: rate / told if told else 1.0 for (name, told), rate in both}
+
+    def _now(self) -> list[float]:
+        return [self._teller.rate(self._parameters[name]) for name in self._rates]
