@@ -37,10 +37,19 @@ def main() -> None:
                 raise failed
             answer = getattr(station, request.pop("do"))(**request)
         except Exception as failure:  # a contestant may fail in any way; the driver writes it down
-            text = (str(failure).strip().splitlines() or [""])[0][:300]
-            answer = {"error": f"{type(failure).__name__}: {text}"}
+            answer = {"error": reason(failure)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def reason(failure: BaseException) -> str:
+    """Return what has failed, and what had failed before: tidying up after that may hide it."""
+    first = failure
+    while (before := first.__cause__ or first.__context__) is not None:
+        first = before
+    text = (str(failure).strip().splitlines() or [""])[0][:300]
+    found = f"{type(failure).__name__}: {text}"
+    return found if first is failure else f"{found} (after {reason(first)})"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from benchmarks.problems import PROBLEMS
 from benchmarks.problems.data import Data
 from benchmarks.problems.problem import Scale, training
 from benchmarks.remote import Remote
+from benchmarks.worker import reason
 from cockpit.bench.rounds import UnableError
 
 OURS = next(e for e in ALL if e.name == "cockpit")
@@ -54,6 +55,16 @@ def test_memory(worker: Remote) -> None:
 def test_what_cannot_be_made_is_told(worker: Remote) -> None:
     with pytest.raises(UnableError, match="no_such_quantity"):
         worker.ask("prepare", environment="cockpit", contestant="no_such_quantity", interval=1)
+
+
+def test_what_failed_first_is_told_too() -> None:
+    try:
+        try:
+            raise NotImplementedError("no such layer\nmore about it")
+        finally:
+            vars(object)["grad_batch"]
+    except KeyError as failure:
+        assert reason(failure) == "KeyError: 'grad_batch' (after NotImplementedError: no such layer)"
 
 
 def test_vmap_of_grad_trains_as_the_untracked_step() -> None:
