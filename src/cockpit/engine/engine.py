@@ -181,9 +181,10 @@ class Engine:
             return None
         touched = step.touched or gradient_versions(step.parameters) != step.left[0]
         rates = None if touched else rates
-        if step.foresight is not None and (touched or not step.foresight.holds()):
-            self.motion.surprised = True
-            step.table.void(UPDATE, CLIPPED)
+        if step.foresight is not None:
+            if touched or not step.foresight.holds():
+                step.table.void(UPDATE, CLIPPED)
+            self.motion.surprised = step.table.is_void(UPDATE)
         with self.passes.full_precision(), torch.set_grad_enabled(False):
             if step.replay is not None:
                 observed = self.passes.watch.tapes.observed(step, rates, self.curvatures.replayed)

@@ -15,6 +15,7 @@ from cockpit import Cockpit
 from cockpit.engine.scripts.recorder import Recorder
 from cockpit.engine.steps.batch import Batch
 from cockpit.engine.steps.foresight import Foresight
+from cockpit.session.moves import Coming
 from session.loops import Records, differences, records
 
 Make = Callable[[Any], Optimizer]
@@ -158,6 +159,23 @@ def test_steps_that_will_be_replayed_are_waited_for(
             opt.step()
     assert held, "the first ones are not replayed"
     assert min(held) > 0
+
+
+def test_a_state_that_does_not_tell_is_a_gap_once(
+    tmp_path: Path, held: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = Coming.tell
+    monkeypatch.setattr(Coming, "tell", lambda self, p: tell(self, p) if p.ndim > 1 else None)
+    found = trained(tmp_path, OPTIMISERS["Adam"], True)
+    assert [found[t, "alpha", ""][1].partition(":")[0] for t in range(5)] == [
+        "ok",
+        "unforeseen",
+        "ok",
+        "ok",
+        "ok",
+    ]
+    assert held[1] == 0
+    assert min(held[2:]) > 0
 
 
 @pytest.mark.parametrize("what", ["gradients", "a parameter", "the decay", "a loss scaler"])
