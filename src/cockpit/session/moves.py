@@ -33,15 +33,18 @@ BLOCK = 2**16
 
 def readable(optimizer: Optimizer) -> bool:
     """Say whether an optimiser's state will tell its steps, as far as can be known before."""
-    if (
-        len(getattr(optimizer, "_optimizer_step_post_hooks", ())) > 1
-    ):  # others than ours may move parameters, too
+    if _shared(optimizer):
         return False
     if type(optimizer) is SGD:
         return all(
             [g["momentum"] and not g["nesterov"] and not g["differentiable"] for g in optimizer.param_groups]
         )
     return type(optimizer) in (Adam, AdamW) and not any([g["differentiable"] for g in optimizer.param_groups])
+
+
+def _shared(optimizer: Optimizer) -> bool:
+    """Say whether others than we listen to its steps, who may move parameters, too."""
+    return len(getattr(optimizer, "_optimizer_step_post_hooks", ())) > 1
 
 
 def taken(optimizer: Optimizer, names: Mapping[int, str], rates: list[float]) -> Taken | None:
@@ -94,10 +97,7 @@ def _steps(state: Mapping[str, Any]) -> float | Tensor:
 
 def foreseeable(optimizer: Optimizer) -> bool:
     """Say whether an optimiser's coming steps follow from gradients and its state, as far as can be known before."""
-    if (
-        type(optimizer) not in (SGD, Adam, AdamW)
-        or len(getattr(optimizer, "_optimizer_step_post_hooks", ())) > 1
-    ):
+    if _shared(optimizer) or type(optimizer) not in (SGD, Adam, AdamW):
         return False
     return not any([g["differentiable"] for g in optimizer.param_groups]) and all(
         [p.dtype in WIDE for g in optimizer.param_groups for p in g["params"]]
@@ -130,28 +130,25 @@ class Coming:
             return torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
         if parameter.grad.layout is not torch.strided:
             return None
-        state, rate = optimizer.state.get(parameter, {}), self.rate(parameter)
+        state, rate, decay = optimizer.state.get(parameter, {}), self.rate(parameter), group["weight_decay"]
         if type(optimizer) is SGD:
-            return _by_buffer(_drawn(p, parameter.grad, group), state.get("momentum_buffer"), group, -rate)
+            gradient = _downhill(p, parameter.grad, group, decay)
+            return _by_buffer(gradient, state.get("momentum_buffer"), group, -rate)
         decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
         steps, found = (_steps(state) if state else 0) + 1, torch.empty_like(p)
         moments = [state[name] for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if name in state]
         for block, values, gradient, *past in _blocks([found, p, parameter.grad.detach(), *moments]):
-            given = gradient if decoupled else _drawn(values, gradient, group)
-            block.copy_(
-                _by_new_moments(
-                    -given if decoupled and group["maximize"] else given, past, steps, group, rate
-                )
-            )
+            given = _downhill(values, gradient, group, 0.0 if decoupled else decay)
+            block.copy_(_by_new_moments(given, past, steps, group, rate))
             if decoupled:
-                block.sub_(values, alpha=rate * group["weight_decay"])
+                block.sub_(values, alpha=rate * decay)
         return found
 
 
-def _drawn(p: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> Tensor:
+def _downhill(p: Tensor, gradient: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
     """Return the gradient of what is minimised, with coupled weight decay."""
     gradient = -gradient if group["maximize"] else gradient.detach()
-    return gradient.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
+    return gradient.add(p, alpha=decay) if decay else gradient
 
 
 def _blocks(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
